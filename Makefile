@@ -1,0 +1,23 @@
+# make check    all tests and linters            make demo     a tour on a bundled machine
+# make bench    the time of a VM start           make clean    remove what the others made
+
+PYTHON = .venv/bin/python
+
+.PHONY: check demo bench clean setup
+
+check: setup
+	@$(PYTHON) -VV
+	$(PYTHON) -m pytest
+
+demo: setup
+	$(PYTHON) -IS bin/kvm-gpu demo
+
+bench: setup
+	$(PYTHON) tests/bench/start.py
+
+setup:
+	@.ci/setup
+
+clean:
+	rm -rf .venv build dist *.egg-info .hypothesis .mypy_cache .pytest_cache .ruff_cache
+	find . -name __pycache__ -prune -exec rm -rf {} +

@@ -1,0 +1,292 @@
+"""The only place that joins the steps: read, decide, record, act, record. Adapters and the command call it.
+
+    place from cache and ledger -> look at the chosen slots, without the lock -> under the lock place again and
+    record: the one durable commit -> act outside the lock, undo on failure -> note that it is done
+"""
+from __future__ import annotations
+
+import posix
+from time import sleep, time
+
+from kvm_gpu import domain
+from kvm_gpu.apply import apply
+from kvm_gpu.errors import BusyError, GpuError, HostError, NoCapacity, OwnershipError
+from kvm_gpu.holder import alive, boottime, holder_of
+from kvm_gpu.inuse import InUse, Kept
+from kvm_gpu.ledgerrows import Claim
+from kvm_gpu.look import Search, look_at
+from kvm_gpu.model import Refusal
+from kvm_gpu.plan import place
+from kvm_gpu.request import check
+from kvm_gpu.topology import refresh
+from kvm_gpu.users import device_paths
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Final, NamedTuple, Optional
+
+    from kvm_gpu.capacity import Row
+    from kvm_gpu.domain import Domain
+    from kvm_gpu.model import Action, Board, Device, Host, Placement, Request, Taken
+    from kvm_gpu.site import Site
+
+    Holder = tuple[int, int]
+else:
+    from kvm_gpu.light import NamedTuple
+
+ATTEMPTS: Final = 100           # each is lost to another start that took the choice: somebody gets on
+READY: Final = "/run/kvm-gpu/ready"
+READY_WAIT_S: Final = 5
+APPEAR_S: Final = 120           # a VM whose starter is not known shows up within this time, or not at all
+MAKING_READY: Final = "making ready"
+
+
+class Decision(NamedTuple):
+    """What was, or would be, decided. `claim` is None where nothing was recorded."""
+    request: Request
+    host: Host
+    claim: Optional[str]
+    placement: Optional[Placement]
+    refusal: Optional[Refusal]
+    actions: tuple[Action, ...] = ()
+
+
+def explain(site: Site, request: Request) -> Decision:
+    """The decision that `claim` would make now; changes nothing. Raises RequestError, HostError."""
+    request = check(request)
+    search = Search(site.view(), *_kept(site, request))
+    found = _settle(site, request, search, changing=False)
+    if isinstance(found, Refusal):
+        _refuse_unknown(site, request, search.view.host)
+        return Decision(request, search.view.host, None, None, found)
+    return Decision(request, search.view.host, None, search.finish(found), None, search.actions(found))
+
+
+def claim(site: Site, request: Request, holder: Optional[Holder] = None) -> Decision:
+    """Decide, record and make ready. `holder`: pid and start time of who starts the VM; while that lives, nobody
+    frees the claim. Raises NoCapacity, RequestError, OwnershipError, HostError (a step failed and was undone),
+    BusyError."""
+    request = check(request)
+    _await_restore(site)
+    _end_previous(site, request)
+    search = Search(site.view(), *_kept(site, request))
+    for _ in range(ATTEMPTS):
+        found = _settle(site, request, search, changing=True)
+        if isinstance(found, Refusal):
+            _refuse_unknown(site, request, search.view.host)
+            raise NoCapacity(f"VM {request.vm.id}: {wanted(request)}: refused on this host", found)
+        if search.gives_up(found):
+            release(site, request.vm.id, force=True)
+            search = Search(site.view())
+            continue
+        decision = _record(site, request, search)
+        if decision is not None and _act(site, decision, search):
+            _hand_over(site, decision, holder)
+            return decision
+    raise BusyError(f"VM {request.vm.id}: lost {ATTEMPTS} times to other starts", "try again")
+
+
+def inject(site: Site, request: Request, xml: bytes, holder: Optional[Holder] = None) -> tuple[Decision, bytes]:
+    """Claim for a libvirt domain, and the domain with its devices, pins and memory binding. The request's guest nodes
+    come from the domain where it names none. Raises as `claim`, RequestError for XML that is refused, OwnershipError
+    where the XML takes one of our devices by itself."""
+    found = domain.read(xml)
+    request = check(request if request.guest else request._replace(guest=found.guest))
+    _refuse_raw(site, request, found)
+    decision = claim(site, request, holder)
+    assert decision.claim is not None and decision.placement is not None
+    try:
+        return decision, domain.inject(xml, decision.placement, decision.claim)
+    except GpuError:
+        release(site, request.vm.id, decision.claim)
+        raise
+
+
+def release(site: Site, vm_id: str, claim_id: Optional[str] = None, force: bool = False) -> tuple[str, ...]:
+    """Free what the VM holds; () where nothing is left. With `claim_id` only that claim: a slot's next user may have
+    the same name. What a VM still has open stays `releasing` to the next reconcile. `force`: also what it would keep
+    while stopped, and though the kernel refuses a step. Raises HostError, BusyError."""
+    from kvm_gpu.inventory import boot_id
+    from kvm_gpu.reconcile import free
+    held = site.ledger.claim_of(vm_id)
+    if held is None or (claim_id is not None and held.id != claim_id) or (held.state == "kept" and not force):
+        return ()
+    return (free(site, held, boot_id(site.sysfs), give_up=force),)
+
+
+def capacity(site: Site) -> tuple[Row, ...]:
+    """What is had, taken, free and sellable, from the host read afresh."""
+    from kvm_gpu.capacity import capacity as count
+    view = site.fresh_view()
+    stuck = (held.id for held in site.ledger.claims()
+             if held.state == "releasing" and held.deadline is not None and held.deadline < boottime())
+    slots = (device.hold.slot for claim_id in stuck for device in site.ledger.devices(claim_id))
+    return count(view.host, site.taken(view), site.config.policy, frozenset(slots))
+
+
+def wanted(request: Request) -> str:
+    """The wants in words: "2 x A16-4Q"."""
+    words = []
+    for want in request.wants:
+        fields = (want.profile, want.mechanism, want.vendor, want.model, want.address)
+        size = f"with at least {want.fb_mib} MiB" if want.fb_mib is not None else None
+        words.append(f"{want.cards} x " + " ".join(word for word in (*fields, size) if word))
+    return ", ".join(words) or "no device"
+
+
+# ---- deciding ----------------------------------------------------------------------------------------
+
+def _settle(site: Site, request: Request, search: Search, changing: bool) -> Placement | Refusal:
+    """A placement all of whose slots were looked at and would do, or a refusal on a host that was read afresh and
+    a ledger that was reconciled; an explanation reckons without what a reconcile would free."""
+    passed_over: frozenset[str] = frozenset()
+    while True:
+        taken = site.taken(search.view, _given_up(site, request) | passed_over)
+        found = _decide(site, request, search, taken)
+        if isinstance(found, Refusal):
+            if search.view.fresh:
+                return found
+            passed_over = _clean(site, changing)
+            search.renew(site.fresh_view())
+        elif look_at(site.sysfs, found, search, taken):
+            return found
+        elif not search.view.fresh:
+            search.renew(site.fresh_view())
+
+
+def _clean(site: Site, changing: bool) -> frozenset[str]:
+    """Free what nobody uses any more; for an explanation only say which claims that would be."""
+    from kvm_gpu import reconcile
+    if not changing:
+        return reconcile.dead(site)
+    reconcile.reconcile(site)
+    return frozenset()
+
+
+def _decide(site: Site, request: Request, search: Search, taken: Taken) -> Placement | Refusal:
+    sizes = frozenset(node.page_kib for node in request.guest)
+    host = search.host()
+    return place(request, host._replace(nodes=refresh(site.sysfs, host.nodes, sizes)), taken, site.config.policy)
+
+
+def _kept(site: Site, request: Request) -> tuple[Optional[Claim], tuple[Device, ...]]:
+    """The claim that keeps this VM's slots while it is stopped, with its devices."""
+    held = site.ledger.claim_of(request.vm.id)
+    if held is None or held.state != "kept":
+        return None, ()
+    return held, site.ledger.devices(held.id)
+
+
+def _given_up(site: Site, request: Request) -> frozenset[str]:
+    """The VM's own claim that a start would end first."""
+    held = site.ledger.claim_of(request.vm.id)
+    return frozenset() if held is None or held.state in ("kept", "releasing") else frozenset([held.id])
+
+
+def _refuse_unknown(site: Site, request: Request, host: Host) -> None:
+    """Raises RequestError for a profile or an address that neither this host nor a table knows."""
+    from kvm_gpu.unknown import check_known
+    check_known(site, request, host)
+
+
+# ---- before ------------------------------------------------------------------------------------------
+
+def _await_restore(site: Site) -> None:
+    """Raises BusyError while layouts are configured and not made yet: what they change must not be given."""
+    waited = 0.0
+    while site.config.layouts and not site.sysfs.exists(READY):
+        if waited >= READY_WAIT_S:
+            raise BusyError(f"{READY}: not there after {READY_WAIT_S} s: the layouts of this boot are not made yet",
+                            "see the state of the restore service")
+        sleep(0.1)
+        waited += 0.1
+
+
+def _end_previous(site: Site, request: Request) -> None:
+    """End the claim of an earlier start of this VM. Raises OwnershipError where that still goes on, or runs."""
+    held = site.ledger.claim_of(request.vm.id)
+    if held is None or held.state in ("kept", "releasing"):
+        return
+    if site.running(request.vm.id):
+        raise OwnershipError(f"VM {request.vm.id}: runs, with claim {held.id}", "stop the VM first")
+    if held.note == MAKING_READY and held.holder is not None and alive(held.holder):
+        raise OwnershipError(f"VM {request.vm.id}: is being started by process {held.holder[0]}")
+    release(site, request.vm.id)    # what cannot be freed yet stays `releasing`; the VM gets another slot
+
+
+def _refuse_raw(site: Site, request: Request, found: Domain) -> None:
+    """What the platform, or a template's author, wrote into the domain by hand must not be one of ours, unless the
+    request adopts it."""
+    if not found.hostdevs and not found.mdevs:
+        return
+    adopted = {want.address for want in request.wants}
+    taken = {function for board in site.view().host.boards for function in _given_by(board)}
+    raw = [address for address in found.hostdevs if address in taken and address not in adopted]
+    raw += [uuid for uuid in found.mdevs if uuid.lower() in site.ledger.uuids()]
+    if raw:
+        raise OwnershipError(f"VM {request.vm.id}: its XML takes {', '.join(raw)} by itself, which is ours to give",
+                             "ask for a profile, or adopt the device by its address")
+
+
+def _given_by(board: Board) -> frozenset[str]:
+    """Addresses of all that a VM could get of the board."""
+    slots = (slot for layout in board.layouts for slot in layout.slots if slot.functions)
+    return frozenset(function for slot in slots for function in slot.functions)
+
+
+# ---- recording and acting ----------------------------------------------------------------------------
+
+def _record(site: Site, request: Request, search: Search) -> Optional[Decision]:
+    """Under the lock: place again, and record if every slot was looked at. None: others were faster."""
+    with site.ledger.write():
+        held = site.ledger.claim_of(request.vm.id)
+        if held is not None and held.state == "releasing":
+            held = None
+        if held is not None and (search.kept is None or held.id != search.kept.id):
+            raise OwnershipError(f"VM {request.vm.id}: is being started by another process (claim {held.id})")
+        found = _decide(site, request, search, site.taken(search.view))
+        if isinstance(found, Refusal) or not search.knows(found):
+            return None
+        if held is not None:
+            site.ledger.remove(held.id)
+        placement, actions = search.finish(found), search.actions(found)
+        new = Claim(posix.urandom(8).hex(), request.vm.id, request.vm.user, request.vm.groups, "starting", request.keep,
+                    search.view.host.boot_id, holder_of(posix.getpid()), None, int(time()), None, MAKING_READY)
+        site.ledger.add(new, placement, actions)
+        site.ledger.event(new.id, new.vm, "claimed", ", ".join(device.hold.slot for device in placement.devices))
+    return Decision(request, search.view.host, new.id, placement, None, actions)
+
+
+def _act(site: Site, decision: Decision, search: Search) -> bool:
+    """Make the devices ready; False where somebody foreign turned out to be inside one. While this runs the claim's
+    holder is this process: nobody frees a claim that is being made ready."""
+    assert decision.claim is not None and decision.placement is not None
+    try:
+        for device in decision.placement.devices:
+            with Kept(site.sysfs, device_paths(device)):
+                pass        # nobody is inside; others' starts do not look at what is ours in the ledger
+        apply(site.sysfs, decision.actions)
+    except InUse as error:
+        search.veto(device.hold.board, device.hold.slot, error.message)
+        _drop(site, decision, error.message)
+        search.renew(site.fresh_view())
+        return False
+    except HostError as error:
+        _drop(site, decision, error.message)
+        raise
+    return True
+
+
+def _drop(site: Site, decision: Decision, why: str) -> None:
+    assert decision.claim is not None
+    with site.ledger.note():
+        site.ledger.remove(decision.claim)
+        site.ledger.event(decision.claim, decision.request.vm.id, "failed", why)
+
+
+def _hand_over(site: Site, decision: Decision, holder: Optional[Holder]) -> None:
+    """From here the claim lives as long as who starts the VM; where that is not known, for a while."""
+    assert decision.claim is not None
+    deadline = boottime() + APPEAR_S if holder is None else None
+    with site.ledger.note():
+        site.ledger.set_state(decision.claim, "starting", holder=holder, deadline=deadline)

@@ -1,0 +1,287 @@
+"""place(): one joint decision over cards, CPUs and memory. Pure and deterministic.
+
+A choice is one offer for each card wanted. Choices are compared by `_key`, which ends in the addresses, and the
+first that really has its seats wins: slots are looked at for the winner alone.
+"""
+from __future__ import annotations
+
+from kvm_gpu.closeness import LOCAL, UNKNOWN, distance, gap, is_close, splits
+from kvm_gpu.model import Device, Hold, Placement
+from kvm_gpu.nodes import Home, Homes, Supply, emulator
+from kvm_gpu.room import Offer, is_kept, layouts, offers, seats
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Sequence
+    from typing import Final, Optional, Union
+
+    from kvm_gpu.model import Board, Host, Policy, Refusal, Request, Taken, Want
+    from kvm_gpu.room import Seat
+
+    Choice = tuple[Offer, ...]
+
+LIMIT: Final = 4000             # choices compared: all there are for four cards on sixteen boards
+ALONE: Final = "CPUs are not exclusive unless other VMs stay off the pool"
+
+
+def place(request: Request, host: Host, taken: Taken, policy: Policy) -> Union[Placement, Refusal]:
+    """Where the request goes on this host, or why it cannot.
+
+    A hold of the same VM in state "kept" is its own place, preferred and taken over; the caller leaves out what a
+    start of the VM would replace. A Refusal means that no placement exists, as long as fewer than LIMIT choices of
+    boards are left to compare.
+    """
+    placement = decide(request, host, taken, policy)
+    if placement:
+        return placement
+    from kvm_gpu.refusal import refuse
+    return refuse(View(request, host, taken, policy), lambda other: bool(decide(other, host, taken, policy)))
+
+
+def decide(request: Request, host: Host, taken: Taken, policy: Policy) -> Optional[Placement]:
+    """The placement, or None where there is none."""
+    view = View(request, host, taken, policy)
+    if not view.wants:
+        home = view.home(())
+        return _placement(view, (), home) if home else None
+    choices = [(_key(view, choice), choice) for choice in _limited(view.choices())]
+    choices.sort(key=lambda pair: pair[0])
+    for _, choice in choices:
+        seated, home = _seat(view, choice), view.home(choice)
+        if seated and home:
+            return _placement(view, seated, home)
+    return None
+
+
+class View:
+    """A request's view of the host: what is held, kept for it and left, grouped for the search."""
+
+    def __init__(self, request: Request, host: Host, taken: Taken, policy: Policy) -> None:
+        self.request = request
+        self.host = host
+        self.policy = policy
+        self.cordoned = frozenset(taken.cordoned)
+        self.wants = [want for want in request.wants for _ in range(want.cards)]
+        self.held: dict[str, list[Hold]] = {}
+        self.kept: dict[str, list[Hold]] = {}
+        for hold in taken.holds:
+            own = hold.vm == request.vm.id and hold.state == "kept"
+            (self.kept if own else self.held).setdefault(hold.board, []).append(hold)
+        self.idle = [board for board in host.boards if board.address not in self.held]
+        self.supply = Supply(host, taken.uses, policy)
+        self._homes = Homes(self.supply, request, self._rank())
+
+    def _rank(self) -> list[int]:
+        """Host nodes by id in the order to fill them: those with few devices left for VMs without one, then fullest
+        first, or emptiest with spread."""
+        sign = -1 if self.policy.order == "spread" else 1
+        spare = dict.fromkeys((node.id for node in self.host.nodes), 0)
+        if not self.wants:
+            for board in self.host.boards:
+                held = self.held.get(board.address, ())
+                if board.numa_node in spare:
+                    spare[board.numa_node] += max((len(layout.slots) for layout in layouts(board, held)), default=0) - len(held)
+        return sorted(spare, key=lambda node: (spare[node], sign * self.supply.left(node), node))
+
+    # ---- choices -----------------------------------------------------------------------------------
+
+    def choices(self) -> Iterator[Choice]:
+        """Every choice of offers that the rules allow, rooms and slots not yet looked at where one card is wanted."""
+        found: dict[Want, list[Offer]] = {}
+        for want in self.wants:
+            if want not in found:
+                found[want] = self.offers(want)
+        return self._extend((), [found[want] for want in self.wants], 0)
+
+    def offers(self, want: Want) -> list[Offer]:
+        found: list[Offer] = []
+        for board in self.host.boards:
+            if board.trouble or board.address in self.cordoned:
+                continue
+            if board.numa_node is None and self.request.numa == "required":
+                continue
+            here = offers(board, want, self.held.get(board.address, ()))
+            found += here if len(self.wants) == 1 else self._seated(board, here)
+        return found
+
+    def _seated(self, board: Board, here: list[Offer]) -> list[Offer]:
+        """The offers of a board that have a seat: the best of them where the board gives one card at most."""
+        held, kept = self.held.get(board.address, ()), self.kept.get(board.address, ())
+        fitting = [offer for offer in here if next(seats(offer, held, kept), None)]
+        if self.request.close == "required" or any(want.address for want in self.wants):
+            return fitting
+        return sorted(fitting, key=self.worth)[:1]
+
+    def _extend(self, chosen: Choice, options: list[list[Offer]], first: int) -> Iterator[Choice]:
+        """`chosen` with every allowed offer for the remaining wants; equal wants take theirs in order."""
+        depth = len(chosen)
+        if depth == len(options):
+            yield chosen
+            return
+        for number in range(first, len(options[depth])):
+            offer = options[depth][number]
+            if all(self._beside(other, offer, self.wants[at], self.wants[depth]) for at, other in enumerate(chosen)):
+                choice = (*chosen, offer)
+                if self.home(choice):
+                    same = depth + 1 < len(options) and options[depth + 1] is options[depth]
+                    yield from self._extend(choice, options, number if same else 0)
+
+    def _beside(self, one: Offer, other: Offer, want: Want, other_want: Want) -> bool:
+        """Whether one VM may have both. What the platform chose by address stays where it is."""
+        adopted = bool(want.address or other_want.address)
+        if one.board.address == other.board.address:
+            return (adopted or self.request.close == "required") and one.layout.name == other.layout.name
+        return adopted or self.request.close != "required" or is_close(one.board, other.board)
+
+    # ---- what the key weighs -----------------------------------------------------------------------
+
+    def home(self, choice: Choice) -> Optional[Home]:
+        """Host nodes for the guest beside these devices; None where there are none."""
+        if self.request.numa == "none":
+            return self._homes.find(frozenset())
+        return self._homes.find(frozenset(
+            offer.board.numa_node for offer in choice if offer.board.numa_node is not None))
+
+    def worth(self, offer: Offer) -> tuple[bool, bool, int, bool]:
+        """Smaller is better: the place kept for this VM, the smallest frame buffer that does (unknown ones last), the
+        present layout."""
+        kept = any(is_kept(offer, hold) for hold in self.kept.get(offer.board.address, ()))
+        fb_mib = offer.profile.fb_mib
+        return not kept, fb_mib is None, fb_mib or 0, offer.layout is not offer.board.layouts[0]
+
+    def opens(self, offer: Offer) -> bool:
+        """Whether keep-whole would rather not: it cuts an idle board that could be given whole."""
+        return (self.policy.order == "keep-whole" and offer.layout.mechanism != "whole"
+                and offer.board.address not in self.held
+                and any(layout.mechanism == "whole" for layout in offer.board.layouts))
+
+    def remote(self, choice: Choice) -> int:
+        """How far the devices are from the guest, in SLIT distance beyond local; unbound memory counts as far."""
+        home = self.home(choice)
+        if self.request.numa == "none" or not home or not home.uses:
+            return 0
+        return sum(use.node is None for use in home.uses) * UNKNOWN + sum(
+            self._away(offer.board.numa_node, home) for offer in choice)
+
+    def _away(self, node: Optional[int], home: Home) -> int:
+        if node is None:
+            return UNKNOWN
+        return min((distance(self.host.nodes, node, place) - LOCAL for place in home.nodes if place is not None),
+                   default=UNKNOWN)
+
+    def load(self, choice: Choice) -> int:
+        """Units held on these boards: the most first with pack, the fewest with spread."""
+        units = sum(hold.size for offer in choice for hold in self.held.get(offer.board.address, ()))
+        return units if self.policy.order == "spread" else -units
+
+    def crowd(self, choice: Choice) -> int:
+        """Idle boards that the nodes of these boards have left: the fewest first, so that pairs stay together."""
+        nodes = {offer.board.numa_node for offer in choice}
+        return sum(board.numa_node in nodes for board in self.idle)
+
+
+Key = tuple[object, ...]
+
+
+def _key(view: View, choice: Choice) -> Key:
+    """Smaller is better. What comes first outweighs all that follows."""
+    worth = [view.worth(offer) for offer in choice]
+    gaps = _gaps(view, choice) if view.request.close != "none" else [0]
+    boards = [offer.board for offer in choice]
+    return (
+        sum(not_kept for not_kept, _, _, _ in worth),
+        sum(unknown for _, unknown, _, _ in worth), sum(fb_mib for _, _, fb_mib, _ in worth),
+        sum(view.opens(offer) for offer in choice),
+        view.remote(choice),
+        max(gaps, default=0), sum(gaps),
+        sum(reshaped for _, _, _, reshaped in worth),
+        view.load(choice),
+        splits(boards, view.idle),
+        view.crowd(choice),
+        [board.address for board in boards],
+    )
+
+
+def _gaps(view: View, choice: Choice) -> list[int]:
+    """Of each pair of boards; not of a device that the platform chose."""
+    boards = [offer.board for offer, want in zip(choice, view.wants, strict=True) if not want.address]
+    return [gap(one, other, view.host.nodes) for at, one in enumerate(boards) for other in boards[:at]]
+
+
+def _limited(choices: Iterable[Choice]) -> Iterator[Choice]:
+    for _, choice in zip(range(LIMIT), choices, strict=False):
+        yield choice
+
+
+# ---- the choice made real --------------------------------------------------------------------------
+
+def _seat(view: View, choice: Choice) -> tuple[Seat, ...]:
+    """A seat for each offer, () where they do not all fit. Boards are seated one by one: they are independent."""
+    seated: dict[int, Seat] = {}
+    for address in {offer.board.address for offer in choice}:
+        mine = [at for at, offer in enumerate(choice) if offer.board.address == address]
+        found = _seat_board([choice[at] for at in mine], view.held.get(address, []), view)
+        if not found:
+            return ()
+        seated.update(zip(mine, found, strict=True))
+    return tuple(seated[at] for at in range(len(choice)))
+
+
+def _seat_board(here: Sequence[Offer], held: list[Hold], view: View) -> tuple[Seat, ...]:
+    for seat in seats(here[0], held, view.kept.get(here[0].board.address, ())):
+        if len(here) == 1:
+            return (seat,)
+        rest = _seat_board(here[1:], [*held, _hold(seat, view.request)], view)
+        if rest:
+            return (seat, *rest)
+    return ()
+
+
+def _hold(seat: Seat, request: Request) -> Hold:
+    board, layout, cell, profile, _ = seat.offer
+    return Hold(seat.slot.name, board.address, layout.name, cell.name, profile.name, seat.start, profile.size,
+                request.vm.id, "starting")
+
+
+def _placement(view: View, seated: Sequence[Seat], home: Home) -> Placement:
+    devices = tuple(Device(_hold(seat, view.request), seat.offer.layout.mechanism, seat.slot.functions,
+                           bar_mib=seat.slot.bar_mib) for seat in seated)
+    boards = [seat.offer.board for seat in seated]
+    return Placement(devices, home.uses, emulator(view.supply, view.request.cpu, home),
+                     _memory(view, boards, home), tuple(_warnings(view, boards, home)))
+
+
+def _memory(view: View, boards: Sequence[Board], home: Home) -> Optional[str]:
+    """numatune mode. Strict where it is required, and where huge pages are promised on a node for their own sake;
+    preferred for the rest; None where the platform bound all memory or nothing is to be bound."""
+    ours = [use for use, guest in zip(home.uses, view.request.guest, strict=True)
+            if use.node is not None and guest.bound is None]
+    if not ours:
+        return None
+    near = view.request.numa == "preferred" and any(board.numa_node is not None for board in boards)
+    return "strict" if view.request.numa == "required" or (not near and any(use.page_kib for use in ours)) else "preferred"
+
+
+def _warnings(view: View, boards: Sequence[Board], home: Home) -> Iterator[str]:
+    request = view.request
+    if request.numa == "preferred":
+        yield from _far(boards, home, request)
+    if request.close == "preferred" and len({board.numa_node for board in boards} - {None}) > 1:
+        yield "across nodes"
+    if any(use.cpus for use in home.uses):
+        yield ALONE
+
+
+def _far(boards: Sequence[Board], home: Home, request: Request) -> Iterator[str]:
+    for board in boards:
+        if board.numa_node is None:
+            yield f"{board.address}: NUMA node unknown, nothing is bound near it"
+    nodes = sorted({node for node in home.nodes if node is not None})
+    gpus = sorted({board.numa_node for board in boards if board.numa_node is not None})
+    away = [f"node{node}" for node in gpus if node not in nodes]
+    if nodes and away:
+        parts = ["CPUs"] if request.cpu != "none" or any(guest.pinned for guest in request.guest) else []
+        parts += ["memory"] if any(use.node is not None for use in home.uses) else []
+        yield f"{' and '.join(parts)} on {', '.join(f'node{node}' for node in nodes)}, GPU on {', '.join(away)}"
+    if gpus and any(use.node is None for use in home.uses):
+        yield "memory not bound: no node has room for it"

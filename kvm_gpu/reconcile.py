@@ -1,0 +1,129 @@
+"""Ledger against kernel against running VMs: what a crash, a reboot or a guest's own shutdown left behind.
+
+A device that is open outweighs any list of VMs that says otherwise. Nothing foreign is touched.
+"""
+from __future__ import annotations
+
+import posix
+from time import time
+
+from kvm_gpu.apply import undo
+from kvm_gpu.errors import HostError
+from kvm_gpu.holder import alive, boottime, holder_of
+from kvm_gpu.inuse import InUse, Kept
+from kvm_gpu.inventory import boot_id
+from kvm_gpu.users import device_paths, user, vfio_users
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Literal
+
+    from kvm_gpu.ledgerrows import Claim
+    from kvm_gpu.site import Site
+
+    Verdict = Literal["leave", "active", "free"]
+
+
+def reconcile(site: Site) -> tuple[str, ...]:
+    """Bring the ledger up to what is; one sentence for each thing that changed. Raises HostError, BusyError."""
+    done = []
+    users, boot = vfio_users(site.sysfs), boot_id(site.sysfs)
+    for claim in site.ledger.claims():
+        verdict = judge(site, claim, users, boot)
+        if verdict == "active" and claim.state != "active":
+            with site.ledger.note():
+                site.ledger.set_state(claim.id, "active", verified_at=int(time()))
+                site.ledger.event(claim.id, claim.vm, "active", "its device is open")
+            done.append(f"VM {claim.vm}: runs on its device")
+        elif verdict == "free":
+            done.append(free(site, claim, boot))
+    return tuple(done)
+
+
+def dead(site: Site) -> frozenset[str]:
+    """Ids of claims that `reconcile` would free; changes nothing."""
+    users, boot = vfio_users(site.sysfs), boot_id(site.sysfs)
+    return frozenset(claim.id for claim in site.ledger.claims() if judge(site, claim, users, boot) == "free")
+
+
+def judge(site: Site, claim: Claim, users: dict[str, int], boot: str) -> Verdict:
+    """What is to be done about one claim. A `starting` one is freed only if who started it is dead, no VM of that
+    name runs, and nobody has the device open."""
+    if claim.state == "kept":
+        return "leave"
+    if claim.boot_id != boot:
+        return "free"
+    paths = tuple(path for device in site.ledger.devices(claim.id) for path in device_paths(device))
+    opened, running = user(site.sysfs, paths, users) is not None, site.running(claim.vm)
+    if claim.state == "releasing":
+        return "leave" if opened or (claim.holder is not None and alive(claim.holder)) else "free"
+    if opened:
+        return "active" if running else "leave"
+    if running or (claim.state == "starting" and _being_started(claim)):
+        return "leave"
+    return "free"
+
+
+def _being_started(claim: Claim) -> bool:
+    if claim.holder is not None and alive(claim.holder):
+        return True
+    return claim.deadline is not None and boottime() < claim.deadline
+
+
+def free(site: Site, claim: Claim, boot: str, give_up: bool = False) -> str:
+    """Undo what the claim made ready and end it; it stays `releasing` while a VM has the device open. `give_up`: also
+    what it would keep while the VM is stopped, and though the kernel refuses a step. Answers what happened, in words.
+
+    Only who has put its own name on a `releasing` claim undoes: else a slow one could clear the next owner's vGPU.
+    """
+    if not _take_over(site, claim):
+        return f"VM {claim.vm}: is being released by another process"
+    if claim.keep and not give_up:
+        return _keep(site, claim)
+    try:
+        if claim.boot_id == boot:
+            _undo(site, claim)
+    except InUse as error:
+        return _postpone(site, claim, f"still in use: {error.message}")
+    except HostError as error:
+        if not give_up:
+            return _postpone(site, claim, error.message)
+    with site.ledger.note():
+        site.ledger.remove(claim.id)
+        site.ledger.event(claim.id, claim.vm, "released", "")
+    return f"VM {claim.vm}: released"
+
+
+def _take_over(site: Site, claim: Claim) -> bool:
+    with site.ledger.note():
+        now = site.ledger.claim(claim.id)
+        if now is None:
+            return False
+        ours = holder_of(posix.getpid())
+        if now.state == "releasing" and now.holder not in (None, ours) and alive(now.holder):
+            return False
+        deadline = None if now.state == "releasing" else boottime() + site.config.release_deadline_s
+        site.ledger.set_state(claim.id, "releasing", now.note, holder=ours, deadline=deadline)
+    return True
+
+
+def _undo(site: Site, claim: Claim) -> None:
+    """Raises InUse where a VM is inside, HostError where the kernel refuses."""
+    for device in site.ledger.devices(claim.id):
+        with Kept(site.sysfs, device_paths(device)):
+            pass
+    undo(site.sysfs, site.ledger.actions(claim.id))
+
+
+def _keep(site: Site, claim: Claim) -> str:
+    with site.ledger.note():
+        site.ledger.set_state(claim.id, "kept")
+        site.ledger.free_compute(claim.id)
+        site.ledger.event(claim.id, claim.vm, "kept", "held by a stopped VM")
+    return f"VM {claim.vm}: stopped, keeps its device"
+
+
+def _postpone(site: Site, claim: Claim, why: str) -> str:
+    with site.ledger.note():
+        site.ledger.set_state(claim.id, "releasing", why)
+    return f"VM {claim.vm}: releasing, {why}"

@@ -1,0 +1,175 @@
+"""Why a request does not go on a host: a reason for each candidate, and what would help. Off the hot path's way.
+
+Each sentence is made from the same rules as the decision, after it has failed.
+"""
+from __future__ import annotations
+
+from kvm_gpu.model import Reason, Refusal, Want
+from kvm_gpu.nodes import fixed_nodes, settle
+from kvm_gpu.room import at_address, holders, offers, room, seats
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+    from typing import Optional
+
+    from kvm_gpu.model import Board, Hold, NumaNode, Request
+    from kvm_gpu.plan import View
+    from kvm_gpu.room import Offer
+
+
+def refuse(view: View, fits: Callable[[Request], bool]) -> Refusal:
+    """`fits`: whether another request would go on this host."""
+    reasons = [reason for board in view.host.boards for reason in _on_board(view, board)]
+    reasons += [Reason(f"node {node.id}", why) for node in view.host.nodes for why in _on_node(view, node, reasons)]
+    reasons += [Reason("host", why) for why in _on_host(view)]
+    return Refusal(tuple(reasons), "; ".join(_hints(view, fits)) or "no board of this host serves this request")
+
+
+# ---- boards ----------------------------------------------------------------------------------------
+
+def _on_board(view: View, board: Board) -> Iterator[Reason]:
+    """One reason: why it serves none of the wants, else what is wrong with its node, else that it is free."""
+    asked = [want for want in view.request.wants if not want.address or _has_address(board, want.address)]
+    whys = list(dict.fromkeys(why_not(view, board, want) for want in asked))
+    if not asked:
+        return
+    if None not in whys:
+        yield Reason(board.address, "; ".join(why for why in whys if why))
+    elif view.request.numa == "required" and board.numa_node is None:
+        yield Reason(board.address, "NUMA node unknown")
+    else:
+        nodes = [node for node in view.host.nodes if node.id == board.numa_node]
+        lacks = [_lack(view, node) for node in nodes] if view.request.numa == "required" else []
+        at = "node unknown" if board.numa_node is None else f"node{board.numa_node}"
+        yield Reason(board.address, next((f"{why} (GPU node)" for why in lacks if why), f"free, on {at}"))
+
+
+def why_not(view: View, board: Board, want: Want) -> Optional[str]:
+    """Why the board cannot serve one device of the want, NUMA aside; None where it can."""
+    if board.trouble:
+        return "; ".join(board.trouble)
+    held = view.held.get(board.address, [])
+    here = offers(board, want, held)
+    if not here:
+        return _in_use(board, want, held) if offers(board, want, ()) else f"offers no {in_words(want)}"
+    if board.address in view.cordoned:
+        return "cordoned"
+    if any(next(seats(offer, held), None) for offer in here):
+        return None
+    whys = [room(offer.cell, offer.profile, [hold for hold in held if hold.cell == offer.cell.name]) for offer in here]
+    if want.address:
+        return _at_address(here[0], want.address, held)
+    return next((why for why in whys if isinstance(why, str)), None) or _no_slot(here[0], held)
+
+
+def _at_address(offer: Offer, address: str, held: Sequence[Hold]) -> str:
+    users = [hold for hold in held if hold.slot in [slot.name for slot in offer.slots]]
+    if not users:
+        return _no_slot(offer, held)
+    part = offer.layout.mechanism == "whole" and address != offer.slots[0].name
+    return f"{'part of the GPU ' if part else ''}held by {holders(users)}"
+
+
+def _no_slot(offer: Offer, held: Sequence[Hold]) -> str:
+    """The cell has room, but every slot is held or has trouble."""
+    trouble = [f"{slot.name}: {slot.trouble}" for slot in offer.slots if slot.trouble]
+    return "; ".join(([f"no slot left, held by {holders(held)}"] if held else []) + trouble) or "no slot"
+
+
+def _in_use(board: Board, want: Want, held: Sequence[Hold]) -> str:
+    """The board has it, but is used in another way now."""
+    layout = next((layout for layout in board.layouts if layout.name == held[0].layout), None)
+    if layout is None or len({hold.layout for hold in held}) > 1:
+        return f"held by {holders(held)}"
+    if layout.mechanism != "whole":
+        kind = "mdevs" if layout.mechanism == "mdev" else "VFs"
+        return f"{kind} on, {len(held)} used by {holders(held)}"
+    return f"card held whole by {holders(held)}"
+
+
+def _has_address(board: Board, address: str) -> bool:
+    return any(at_address(layout, address) for layout in board.layouts)
+
+
+def in_words(want: Want) -> str:
+    """ "A16-4Q", "whole rtx6000", "mdev with at least 4096 MiB". """
+    words = [want.mechanism, want.vendor, want.model, want.profile, want.address]
+    words.append(None if want.fb_mib is None else f"GPU with at least {want.fb_mib} MiB")
+    return " ".join(word for word in words if word)
+
+
+# ---- nodes and the host as a whole -----------------------------------------------------------------
+
+def _lack(view: View, node: NumaNode) -> Optional[str]:
+    """Why no guest node goes on this host node; None where one does."""
+    lacks = []
+    for guest in view.request.guest:
+        fixed = fixed_nodes(view.supply, view.request, guest)
+        if fixed is not None and node.id not in fixed:
+            lacks.append(f"the platform put guest node {guest.id} on " + (", ".join(f"node{at}" for at in fixed) or "no node"))
+            continue
+        found = settle(view.supply, view.request, guest, node, True)
+        if not isinstance(found, str):
+            return None
+        lacks.append(found)
+    return "; ".join(dict.fromkeys(lacks)) or None
+
+
+def _on_node(view: View, node: NumaNode, said: Sequence[Reason]) -> Iterator[str]:
+    """Why the node has no CPUs or memory for the guest, where no board said so already."""
+    why = _lack(view, node)
+    if why and not any(reason.why.startswith(why) for reason in said):
+        yield why
+
+
+def _on_host(view: View) -> Iterator[str]:
+    """Why what is free does not do, counted over the host."""
+    told = False
+    for want in dict.fromkeys(view.request.wants):
+        states = {board.address: why_not(view, board, want) for board in view.host.boards}
+        need, free = view.wants.count(want), sum(why is None for why in states.values())
+        if free < need:
+            told = True
+            users = [hold for board in view.host.boards if states[board.address] and offers(board, want, ())
+                     for hold in view.held.get(board.address, ())]
+            if need > 1 or free:
+                yield f"needs {need}, {free} free on this host"
+            elif users:
+                yield f"none free, held by {holders(users)}"
+    if not told and len(view.wants) > 1:
+        yield "the free ones are not close enough" if view.request.close == "required" else "not all of it at once"
+    elif not told and len(view.request.guest) > 1:
+        yield f"no {len(view.request.guest)} host nodes have room for one guest node each"
+
+
+# ---- what would help -------------------------------------------------------------------------------
+
+def _hints(view: View, fits: Callable[[Request], bool]) -> Iterator[str]:
+    request = view.request
+    if request.numa == "required" and fits(request._replace(numa="preferred")):
+        yield "numa=preferred would fit"
+    elif request.close == "required" and fits(request._replace(close="preferred")):
+        yield "close=preferred would fit"
+    elif request.cpu == "dedicated" and fits(request._replace(cpu="shared")):
+        yield "cpu=shared would fit"
+    elif request.numa != "none" and fits(request._replace(numa="none")):
+        yield "numa=none would fit"
+    other = _other_size(view)
+    if other:
+        yield f"ask for {other}"
+    busy = [board.address for board in view.host.boards
+            if view.held.get(board.address) and not board.trouble and board.address not in view.cordoned
+            and any(offers(board, want, ()) and why_not(view, board, want) for want in request.wants)]
+    if busy:
+        yield f"stop a VM on {' or '.join(busy[:3])}"
+
+
+def _other_size(view: View) -> Optional[str]:
+    """A size that a board which runs it could give instead of the wanted one."""
+    for want in view.request.wants:
+        for board in view.host.boards:
+            held = view.held.get(board.address)
+            if held and want.profile and not why_not(view, board, Want(profile=held[0].profile)) and offers(board, want, ()):
+                return held[0].profile
+    return None

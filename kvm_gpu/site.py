@@ -1,0 +1,89 @@
+"""One host with its ledger and configuration: what every step needs, opened once for each process."""
+from __future__ import annotations
+
+from kvm_gpu import cache
+from kvm_gpu import config as configuration
+from kvm_gpu.errors import HostError
+from kvm_gpu.ledger import Ledger
+from kvm_gpu.sysfs import Sysfs
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Final, NamedTuple, Optional
+
+    from kvm_gpu.config import Config
+    from kvm_gpu.model import Hold, Host, Taken
+    from kvm_gpu.profiles import Tables
+else:
+    from kvm_gpu.light import NamedTuple
+
+RUN: Final = "/run/kvm-gpu"
+STATE: Final = "/var/lib/kvm-gpu"
+CONFIG: Final = "/etc/kvm-gpu"
+RUNNING: Final = ("/run/libvirt/qemu/{}.xml", "/run/qemu-server/{}.pid")
+
+
+class View(NamedTuple):
+    """What a decision stands on. `foreign` is known only where the host was read afresh."""
+    host: Host
+    foreign: tuple[Hold, ...]
+    fresh: bool
+
+
+class Site:
+    def __init__(self, sysfs: Sysfs, ledger: Ledger, config: Config) -> None:
+        self.sysfs = sysfs
+        self.ledger = ledger
+        self.config = config
+
+    def tables(self) -> Tables:
+        """Models and vGPU types, with what the administrator added. Cold path."""
+        from kvm_gpu.profiles import load
+        return load(f"{self.sysfs.root}{CONFIG}/vgpu-types.json")
+
+    def view(self) -> View:
+        """The host as cached, else read. Raises HostError."""
+        from kvm_gpu.inventory import boot_id
+        host = cache.load(self._cache_path(), self._cache_key(boot_id(self.sysfs)))
+        return self.fresh_view() if host is None else View(host, (), False)
+
+    def fresh_view(self) -> View:
+        """The host read afresh, with others' holds; cached for the next. Raises HostError."""
+        from kvm_gpu.foreign import foreign_holds
+        from kvm_gpu.inventory import read_host
+        from kvm_gpu.users import vfio_users
+        host = read_host(self.sysfs, self.config.policy.ours, self.tables())
+        cache.store(self._cache_path(), self._cache_key(host.boot_id), host)
+        holds = self.ledger.taken().holds
+        foreign = foreign_holds(self.sysfs, host, holds, self.ledger.uuids(), vfio_users(self.sysfs))
+        return View(host, foreign, True)
+
+    def taken(self, view: View, without: frozenset[str] = frozenset()) -> Taken:
+        """What the ledger holds, but for some claims, and what was seen of others."""
+        taken = self.ledger.taken(without)
+        slots = {hold.slot for hold in taken.holds}
+        return taken._replace(holds=taken.holds + tuple(hold for hold in view.foreign if hold.slot not in slots))
+
+    def running(self, vm_id: str) -> bool:
+        """Whether libvirt or Proxmox says that the VM runs: libvirt keeps a status file while a domain does."""
+        return any(self.sysfs.exists(path.format(vm_id)) for path in RUNNING)
+
+    def _cache_path(self) -> str:
+        return f"{self.sysfs.root}{RUN}/host"
+
+    def _cache_key(self, boot: str) -> tuple[object, ...]:
+        return boot, self.config.stamp
+
+
+def open_site(
+    root: str = "", state: Optional[str] = None, config: Optional[str] = None, lenient: bool = False,
+) -> Site:
+    """Paths as on the command line: `root` prefixes those that are not given. Raises HostError; with `lenient` a
+    configuration that cannot be read counts as none: what is held has to be freed all the same."""
+    try:
+        settings = configuration.load(config or root + CONFIG, root + RUN)
+    except HostError:
+        if not lenient:
+            raise
+        settings = configuration.Config()
+    return Site(Sysfs(root), Ledger((state or root + STATE) + "/ledger.db"), settings)

@@ -1,0 +1,18 @@
+"""Metadata of the project; `python3 setup.py --version` is the one source of the version."""
+from pathlib import Path
+
+from setuptools import find_packages, setup
+
+setup(
+    name="kvm-gpu",
+    version="0.1.0",
+    description="Shares the GPUs of a Linux KVM host among virtual machines",
+    long_description=Path("README.md").read_text("utf-8"),
+    long_description_content_type="text/markdown",
+    license="Apache-2.0",
+    python_requires=">=3.11",
+    install_requires=["rich>=13"],
+    packages=find_packages(include=["kvm_gpu", "kvm_gpu.*"]),
+    package_data={"kvm_gpu": ["data/*.json", "data/demo/*"]},
+    scripts=["bin/kvm-gpu"],
+)

@@ -1,0 +1,35 @@
+"""A Site over a fake kernel in the same process: real ledger, real cache, real tables, no mount."""
+from __future__ import annotations
+
+from pathlib import Path
+
+from kvm_gpu import profiles
+from kvm_gpu.config import Config
+from kvm_gpu.ledger import Ledger
+from kvm_gpu.site import Site
+from tests.fakekernel.fakesysfs import FakeSysfs
+from tests.fakekernel.kernel import Kernel
+
+TABLE = "/etc/kvm-gpu/vgpu-types.json"
+
+
+def fake_site(kernel: Kernel, folder: Path, config: Config | None = None) -> Site:
+    """Cache and tables lie in `folder`, which also holds the ledger."""
+    sysfs = FakeSysfs(kernel)
+    sysfs.root = str(folder)
+    _write_table(kernel, folder)
+    (folder / "run").mkdir(exist_ok=True)
+    return Site(sysfs, Ledger(str(folder / "state" / "ledger.db")), config or Config())
+
+
+def tables(kernel: Kernel, folder: Path) -> profiles.Tables:
+    """The built-in tables with what the machine's own file adds."""
+    _write_table(kernel, folder)
+    return profiles.load(str(folder) + TABLE)
+
+
+def _write_table(kernel: Kernel, folder: Path) -> None:
+    text = FakeSysfs(kernel).binary(TABLE)
+    if text is not None:
+        (folder / "etc/kvm-gpu").mkdir(parents=True, exist_ok=True)
+        (folder / TABLE.lstrip("/")).write_bytes(text)
