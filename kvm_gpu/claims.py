@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from kvm_gpu.capacity import Row
     from kvm_gpu.domain import Domain
     from kvm_gpu.model import Action, Board, Device, Host, Placement, Request, Taken
-    from kvm_gpu.site import Site
+    from kvm_gpu.site import Site, View
 
     Holder = tuple[int, int]
 else:
@@ -54,7 +54,8 @@ class Decision(NamedTuple):
 def explain(site: Site, request: Request) -> Decision:
     """The decision that `claim` would make now; changes nothing. Raises RequestError, HostError."""
     request = check(request)
-    search = Search(site.view(), *_kept(site, request))
+    view = site.view()
+    search = Search(view, *_kept(site, request, view, changing=False))
     found = _settle(site, request, search, changing=False)
     if isinstance(found, Refusal):
         _refuse_unknown(site, request, search.view.host)
@@ -69,7 +70,8 @@ def claim(site: Site, request: Request, holder: Optional[Holder] = None) -> Deci
     request = check(request)
     _await_restore(site)
     _end_previous(site, request)
-    search = Search(site.view(), *_kept(site, request))
+    view = site.view()
+    search = Search(view, *_kept(site, request, view, changing=True))
     for _ in range(ATTEMPTS):
         found = _settle(site, request, search, changing=True)
         if isinstance(found, Refusal):
@@ -169,12 +171,22 @@ def _decide(site: Site, request: Request, search: Search, taken: Taken) -> Place
     return place(request, host._replace(nodes=refresh(site.sysfs, host.nodes, sizes)), taken, site.config.policy)
 
 
-def _kept(site: Site, request: Request) -> tuple[Optional[Claim], tuple[Device, ...]]:
-    """The claim that keeps this VM's slots while it is stopped, with its devices."""
+def _kept(
+    site: Site, request: Request, view: View, changing: bool,
+) -> tuple[Optional[Claim], tuple[Device, ...]]:
+    """The claim that keeps this VM's slots while it is stopped, with its devices. Raises NoCapacity where they are
+    gone since a reboot."""
     held = site.ledger.claim_of(request.vm.id)
     if held is None or held.state != "kept":
         return None, ()
-    return held, site.ledger.devices(held.id)
+    if held.boot_id == view.host.boot_id:
+        return held, site.ledger.devices(held.id)
+    from kvm_gpu.moved import follow, locate
+    devices = tuple(new for _, new in locate(site, held, view.host))
+    if changing:
+        follow(site, view.host)
+        held = site.ledger.claim(held.id)
+    return held, devices
 
 
 def _given_up(site: Site, request: Request) -> frozenset[str]:
@@ -252,7 +264,8 @@ def _record(site: Site, request: Request, search: Search) -> Optional[Decision]:
         placement, actions = search.finish(found), search.actions(found)
         new = Claim(posix.urandom(8).hex(), request.vm.id, request.vm.user, request.vm.groups, "starting", request.keep,
                     search.view.host.boot_id, holder_of(posix.getpid()), None, int(time()), None, MAKING_READY)
-        site.ledger.add(new, placement, actions)
+        boards = {board.address: board.identity for board in search.view.host.boards}
+        site.ledger.add(new, placement, actions, boards)
         site.ledger.event(new.id, new.vm, "claimed", ", ".join(device.hold.slot for device in placement.devices))
     return Decision(request, search.view.host, new.id, placement, None, actions)
 

@@ -27,7 +27,7 @@ STEPS: Final = (
     ("kvm-gpu explain --vm one-0 --profile A16-4Q --cards 2", 0),
     ("kvm-gpu inject --vm one-0 --profile A16-4Q --cpu shared --numa required <domain.xml | diff -U1 domain.xml -", 1),
     ("kvm-gpu list", 0),
-    ("kvm-gpu capacity", 0),
+    ("kvm-gpu capacity | grep -e BOARD -e A16-4Q -e A16-8Q", 0),
     ("kvm-gpu explain --vm one-1 --profile A16-16Q --cards 4", 3),
     ("kvm-gpu release --vm one-0", 0),
     ("kvm-gpu list", 0),
@@ -39,7 +39,6 @@ def demo() -> int:
     with TemporaryDirectory(prefix="kvm-gpu-demo-") as folder:
         with open(DATA + "/host.txt", encoding="utf-8") as archive:
             unpack(archive.read(), folder + "/root")
-        os.makedirs(folder + "/root/var/lib")
         shutil.copy(DATA + "/domain.xml", folder)
         _write_command(folder)
         path = f"{folder}:{os.environ.get('PATH', '/usr/bin:/bin')}"

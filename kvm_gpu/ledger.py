@@ -77,7 +77,7 @@ class Ledger:
         uses = self._rows(f"select claim, {rows.USE} from uses join claims on id=claim order by claim, guest_node")
         boards = self._rows("select board from cordons order by board")
         return Taken(tuple([Hold(*row) for claim, *row in holds if claim not in without]),
-                     tuple([rows.to_use(row) for claim, *row in uses if claim not in without]),
+                     tuple([rows.to_use(tuple(row)) for claim, *row in uses if claim not in without]),
                      tuple([board for board, in boards]))
 
     def uuids(self) -> frozenset[str]:
@@ -89,6 +89,10 @@ class Ledger:
         found = self._rows(f"select {rows.DEVICE} from holds join claims on id=claim where id=? order by holds.rowid",
                            claim_id)
         return tuple([rows.to_device(row) for row in found])
+
+    def identities(self, claim_id: str) -> dict[str, Optional[str]]:
+        """Serial or slot label of each board that the claim holds something of; None: it has neither."""
+        return dict(self._rows("select board, identity from holds where claim=?", claim_id))
 
     def uses(self, claim_id: str) -> tuple[Use, ...]:
         found = self._rows(f"select {rows.USE} from uses join claims on id=claim where id=? order by guest_node",
@@ -110,10 +114,14 @@ class Ledger:
 
     # ---- changing, within write() or note() ----
 
-    def add(self, claim: Claim, placement: Placement, actions: tuple[Action, ...]) -> None:
-        """Record a decision. Raises HostError where a slot, a UUID or a CPU is held already, or the VM has a claim."""
+    def add(self, claim: Claim, placement: Placement, actions: tuple[Action, ...],
+            identities: Optional[dict[str, Optional[str]]] = None) -> None:
+        """Record a decision. `identities`: serial or label by board, for what is held beyond a reboot.
+        Raises HostError where a slot, a UUID or a CPU is held already, or the VM has a claim."""
         self._insert("claims", [rows.claim_row(claim)])
-        self._insert("holds", [rows.device_row(claim.id, device) for device in placement.devices])
+        known = identities or {}
+        self._insert("holds", [rows.device_row(claim.id, device, known.get(device.hold.board))
+                               for device in placement.devices])
         self._insert("uses", [rows.use_row(claim.id, use) for use in placement.uses])
         self._insert("cpus", [(cpu, claim.id) for use in placement.uses for cpu in use.cpus])
         self._insert("actions", [rows.action_row(claim.id, seq, action) for seq, action in enumerate(actions)])
@@ -126,6 +134,20 @@ class Ledger:
             "update claims set state=?, note=?, verified_at=coalesce(?, verified_at), deadline=coalesce(?, deadline),"
             " holder_pid=coalesce(?, holder_pid), holder_start=coalesce(?, holder_start) where id=?",
             state, note, verified_at, deadline, pid, start, claim_id) == 1
+
+    def move(self, moves: list[tuple[str, str, Device]]) -> None:
+        """(claim, old slot, device as it is now): cards have got other addresses, maybe each other's."""
+        for claim_id, slot, _ in moves:
+            self._change("update holds set slot='moving ' || slot where claim=? and slot=?", claim_id, slot)
+        for claim_id, slot, new in moves:
+            self._change("update holds set slot=?, board=?, functions=? where claim=? and slot='moving ' || ?",
+                         new.hold.slot, new.hold.board, rows.lines(new.functions), claim_id, slot)
+
+    def enter_boot(self, claim_id: str, boot_id: str, note: str) -> None:
+        """A kept claim that was found again after a reboot. What had been done for it the kernel has forgotten, and
+        the paths may be another's now."""
+        self._change("update claims set boot=?, note=? where id=?", boot_id, note, claim_id)
+        self._change("delete from actions where claim=?", claim_id)
 
     def free_compute(self, claim_id: str) -> None:
         """Give CPUs and memory back; the slots stay (the VM of a kept claim is stopped)."""

@@ -31,7 +31,8 @@ create unique index one_run on claims(vm) where state <> 'releasing';
 create table holds(
     slot text primary key not null, claim text not null references claims on delete cascade, board text not null,
     layout text not null, cell text not null, profile text not null, start integer not null, size integer not null,
-    mechanism text not null, functions text not null, uuid text unique, bar_mib integer);
+    mechanism text not null, functions text not null, uuid text unique, bar_mib integer,
+    identity text);
 create table uses(
     claim text not null references claims on delete cascade, guest_node integer not null, node integer,
     pins text not null, cpus text not null, mib integer not null, page_kib integer, primary key(claim, guest_node));

@@ -53,7 +53,7 @@ ACTION: Final = "kind, target, value, before, through"
 
 
 def claim_row(claim: Claim) -> tuple[Any, ...]:
-    return (*claim[:3], _lines(claim.groups), claim.state, claim.keep, claim.boot_id, *(claim.holder or (None, None)),
+    return (*claim[:3], lines(claim.groups), claim.state, claim.keep, claim.boot_id, *(claim.holder or (None, None)),
             *claim[8:])
 
 
@@ -63,9 +63,10 @@ def to_claim(row: tuple[Any, ...]) -> Claim:
     return Claim(id, vm, user, _unlines(groups), state, bool(keep), boot_id, holder, *rest)
 
 
-def device_row(claim: str, device: Device) -> tuple[Any, ...]:
+def device_row(claim: str, device: Device, identity: Optional[str]) -> tuple[Any, ...]:
     hold = device.hold
-    return (hold.slot, claim, *hold[1:7], device.mechanism, _lines(device.functions), device.uuid, device.bar_mib)
+    return (hold.slot, claim, *hold[1:7], device.mechanism, lines(device.functions), device.uuid, device.bar_mib,
+            identity)
 
 
 def to_device(row: tuple[Any, ...]) -> Device:
@@ -90,7 +91,7 @@ def action_row(claim: str, seq: int, action: Action) -> tuple[Any, ...]:
         return (claim, seq, "driver", *action, None)
     if isinstance(action, Mdev):
         return (claim, seq, "mdev", *action, None, None)
-    return (claim, seq, "command", _lines(action.argv), _lines(action.undo), action.check, None)
+    return (claim, seq, "command", lines(action.argv), lines(action.undo), action.check, None)
 
 
 def to_action(row: tuple[Any, ...]) -> Action:
@@ -109,7 +110,7 @@ def _to_pins(text: str) -> Pins:
                   for vcpu, _, cpus in [pin.partition(":") for pin in text.split()]])
 
 
-def _lines(items: tuple[str, ...]) -> str:
+def lines(items: tuple[str, ...]) -> str:
     return "\n".join(items)
 
 

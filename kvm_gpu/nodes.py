@@ -67,10 +67,6 @@ class Supply:
         return max(0, left - extra)
 
 
-    def left(self, node: int) -> int:
-        return 0
-
-
 def _units(mib: int, page_kib: Optional[int]) -> int:
     """MiB, or the huge pages that hold as much."""
     return mib if page_kib is None else -(-mib * 1024 // page_kib)
@@ -163,7 +159,9 @@ class Homes:
         self._alone: dict[tuple[int, Optional[int], bool], Union[Use, str]] = {}
 
     def find(self, near: frozenset[int]) -> Optional[Home]:
-        """The best home beside devices on the nodes `near`, or None."""
+        """The best home beside devices on the nodes `near`, or None. Without a guest there is nothing to house."""
+        if not self._request.guest:
+            return Home((), ())
         if near not in self._found:
             homes = (self._search((), (), near, stage) for stage in self._stages(near)
                      if not stage.cover or self._within_reach(near))
@@ -172,7 +170,8 @@ class Homes:
 
     def _within_reach(self, near: frozenset[int]) -> bool:
         """Whether each of the nodes has room for some guest node: saves the search where one has not."""
-        return all(any(isinstance(self._settle(guest, node, True, ()), Use) for guest in range(len(self._request.guest)))
+        guests = range(len(self._request.guest))
+        return all(any(isinstance(self._settle(guest, node, True, ()), Use) for guest in guests)
                    for node in self._supply.nodes if node.id in near)
 
     def _stages(self, near: frozenset[int]) -> Iterable[_Stage]:
@@ -230,7 +229,8 @@ class Homes:
         missing = near.difference(nodes)
         anchors = near or frozenset(node for node in nodes if node is not None)
         fixed = _is_fixed(guest)
-        used = {node for other, node in zip(self._request.guest, nodes, strict=False) if not (fixed and _is_fixed(other))}
+        used = {node for other, node in zip(self._request.guest, nodes, strict=False)
+                if not (fixed and _is_fixed(other))}
 
         def key(node: NumaNode) -> tuple[bool, int, int]:
             away = min((distance(self._supply.nodes, node.id, anchor) for anchor in anchors), default=0)

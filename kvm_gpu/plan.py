@@ -69,19 +69,21 @@ class View:
             (self.kept if own else self.held).setdefault(hold.board, []).append(hold)
         self.idle = [board for board in host.boards if board.address not in self.held]
         self.supply = Supply(host, taken.uses, policy)
+        page_kib = request.guest[0].page_kib if request.guest else None
+        self.left = {node.id: self.supply.memory(node, page_kib) for node in host.nodes}
         self._homes = Homes(self.supply, request, self._rank())
 
     def _rank(self) -> list[int]:
-        """Host nodes by id in the order to fill them: those with few devices left for VMs without one, then fullest
-        first, or emptiest with spread."""
+        """Host nodes by id in the order to fill them: VMs without a device go where memory outlasts the devices; then
+        the fullest first, or the emptiest with spread."""
         sign = -1 if self.policy.order == "spread" else 1
-        spare = dict.fromkeys((node.id for node in self.host.nodes), 0)
-        if not self.wants:
-            for board in self.host.boards:
-                held = self.held.get(board.address, ())
-                if board.numa_node in spare:
-                    spare[board.numa_node] += max((len(layout.slots) for layout in layouts(board, held)), default=0) - len(held)
-        return sorted(spare, key=lambda node: (spare[node], sign * self.supply.left(node), node))
+        spare = dict.fromkeys(self.left, 0)
+        for board in () if self.wants else self.host.boards:
+            held = self.held.get(board.address, ())
+            if board.numa_node in spare:
+                most = max((len(layout.slots) for layout in layouts(board, held)), default=0)
+                spare[board.numa_node] += most - len(held)
+        return sorted(spare, key=lambda node: (spare[node] / (self.left[node] or 1), sign * self.left[node], node))
 
     # ---- choices -----------------------------------------------------------------------------------
 
@@ -175,9 +177,17 @@ class View:
         return units if self.policy.order == "spread" else -units
 
     def crowd(self, choice: Choice) -> int:
-        """Idle boards that the nodes of these boards have left: the fewest first, so that pairs stay together."""
+        """Idle boards on the nodes of these boards: the fewest first, so that sets stay whole; the most with spread."""
         nodes = {offer.board.numa_node for offer in choice}
-        return sum(board.numa_node in nodes for board in self.idle)
+        idle = sum(board.numa_node in nodes for board in self.idle)
+        return -idle if self.policy.order == "spread" else idle
+
+    def memory(self, choice: Choice) -> int:
+        """Memory left beside these boards: a board is cut for many VMs where there is most, and goes whole to one where
+        there is least."""
+        left = self.left
+        return sum(left.get(offer.board.numa_node, 0) * (1 if offer.layout.mechanism == "whole" else -1)
+                   for offer in choice if offer.board.numa_node is not None)
 
 
 Key = tuple[object, ...]
@@ -198,6 +208,7 @@ def _key(view: View, choice: Choice) -> Key:
         view.load(choice),
         splits(boards, view.idle),
         view.crowd(choice),
+        view.memory(choice),
         [board.address for board in boards],
     )
 
@@ -259,7 +270,8 @@ def _memory(view: View, boards: Sequence[Board], home: Home) -> Optional[str]:
     if not ours:
         return None
     near = view.request.numa == "preferred" and any(board.numa_node is not None for board in boards)
-    return "strict" if view.request.numa == "required" or (not near and any(use.page_kib for use in ours)) else "preferred"
+    alone = not near and any(use.page_kib for use in ours)
+    return "strict" if view.request.numa == "required" or alone else "preferred"
 
 
 def _warnings(view: View, boards: Sequence[Board], home: Home) -> Iterator[str]:

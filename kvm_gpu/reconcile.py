@@ -37,7 +37,13 @@ def reconcile(site: Site) -> tuple[str, ...]:
             done.append(f"VM {claim.vm}: runs on its device")
         elif verdict == "free":
             done.append(free(site, claim, boot))
-    return tuple(done)
+    return tuple(done) + _follow_kept(site, boot)
+
+
+def _follow_kept(site: Site, boot: str) -> tuple[str, ...]:
+    """Find what stopped VMs keep after a reboot, though the cards may have other addresses."""
+    from kvm_gpu.moved import follow, strangers
+    return follow(site, site.fresh_view().host) if strangers(site, boot) else ()
 
 
 def dead(site: Site) -> frozenset[str]:

@@ -52,7 +52,7 @@ def why_not(view: View, board: Board, want: Want) -> Optional[str]:
     held = view.held.get(board.address, [])
     here = offers(board, want, held)
     if not here:
-        return _in_use(board, want, held) if offers(board, want, ()) else f"offers no {in_words(want)}"
+        return why_used_otherwise(board, held) if offers(board, want, ()) else f"offers no {in_words(want)}"
     if board.address in view.cordoned:
         return "cordoned"
     if any(next(seats(offer, held), None) for offer in here):
@@ -77,8 +77,8 @@ def _no_slot(offer: Offer, held: Sequence[Hold]) -> str:
     return "; ".join(([f"no slot left, held by {holders(held)}"] if held else []) + trouble) or "no slot"
 
 
-def _in_use(board: Board, want: Want, held: Sequence[Hold]) -> str:
-    """The board has it, but is used in another way now."""
+def why_used_otherwise(board: Board, held: Sequence[Hold]) -> str:
+    """The board has a layout for it, but its holds are in another."""
     layout = next((layout for layout in board.layouts if layout.name == held[0].layout), None)
     if layout is None or len({hold.layout for hold in held}) > 1:
         return f"held by {holders(held)}"
@@ -107,7 +107,8 @@ def _lack(view: View, node: NumaNode) -> Optional[str]:
     for guest in view.request.guest:
         fixed = fixed_nodes(view.supply, view.request, guest)
         if fixed is not None and node.id not in fixed:
-            lacks.append(f"the platform put guest node {guest.id} on " + (", ".join(f"node{at}" for at in fixed) or "no node"))
+            where = ", ".join(f"node{at}" for at in fixed) or "no node"
+            lacks.append(f"the platform put guest node {guest.id} on {where}")
             continue
         found = settle(view.supply, view.request, guest, node, True)
         if not isinstance(found, str):
@@ -170,6 +171,8 @@ def _other_size(view: View) -> Optional[str]:
     for want in view.request.wants:
         for board in view.host.boards:
             held = view.held.get(board.address)
-            if held and want.profile and not why_not(view, board, Want(profile=held[0].profile)) and offers(board, want, ()):
+            if not held or not want.profile or not offers(board, want, ()):
+                continue
+            if not why_not(view, board, Want(profile=held[0].profile)):
                 return held[0].profile
     return None

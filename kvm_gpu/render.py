@@ -177,7 +177,7 @@ def _draw(columns: list[tuple[str, tuple[object, ...]]]) -> str:
         raise HostError("tables need the Python package rich", "apt install python3-rich, or use --json") from None
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
     for name, cells in columns:
-        numbers = all(isinstance(cell, int) for cell in cells)
+        numbers = all(cell is None or isinstance(cell, int) for cell in cells)
         table.add_column(name, justify="right" if numbers else "left", overflow="fold")
     for row in zip(*(cells for _, cells in columns), strict=True):
         table.add_row(*map(_cell, row))

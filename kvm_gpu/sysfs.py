@@ -96,7 +96,7 @@ class Sysfs:
     def write(self, path: str, value: str) -> None:
         """Write one attribute. Raises WriteError with the kernel's errno."""
         try:
-            fd = posix.open(self.root + path, posix.O_WRONLY | posix.O_CLOEXEC)
+            fd = posix.open(self.root + path, posix.O_WRONLY | posix.O_TRUNC | posix.O_CLOEXEC)
             try:
                 posix.write(fd, value.encode() + b"\n")
             finally:

@@ -22,7 +22,7 @@ def check_known(site: Site, request: Request, host: Host) -> None:
             raise RequestError(f"VM {request.vm.id}: {want.profile} is no profile of this host, nor of any GPU in our tables",
                                _similar(want.profile, {profile.name for profile in profiles(host)}))
         if want.address is not None and want.address not in addresses(host):
-            raise RequestError(f"VM {request.vm.id}: {_what_is(site, host, want.address)}",
+            raise RequestError(f"VM {request.vm.id}: {_what_is(site, host, want.address)}{_where(host, want.model)}",
                                "`kvm-gpu inventory` lists what can be given")
 
 
@@ -40,8 +40,9 @@ def addresses(host: Host) -> frozenset[str]:
 
 
 def _is_profile(site: Site, host: Host, name: str) -> bool:
-    known = {word.casefold() for profile in profiles(host) for word in (profile.name, profile.type_id) if word}
-    return name.casefold() in known | {known_name.casefold() for known_name in site.tables().names()}
+    known = {word for profile in profiles(host) for word in (profile.name, profile.type_id) if word}
+    known |= site.tables().names() | {board.model + "-vf" for board in host.boards}     # VFs that are switched off
+    return name.casefold() in {word.casefold() for word in known}
 
 
 def _similar(name: str, known: set[str]) -> str:
@@ -58,6 +59,11 @@ def _what_is(site: Site, host: Host, address: str) -> str:
         return f"{address}: not found" + (f"; did you mean {same}?" if same else "")
     word = pci.CLASS_WORDS.get(function.pci_class >> 8, f"a device of class {function.pci_class >> 8:04x}")
     return f"{address} ({DEVICES}{address}) is {word} {function.ids}, not one of the GPUs that are ours to give"
+
+
+def _where(host: Host, model: Optional[str]) -> str:
+    found = [board.address for board in host.boards if model and board.model.casefold() == model.casefold()]
+    return f"; {model} is at {' and '.join(found)}" if found else ""
 
 
 def _elsewhere(host: Host, address: str) -> Optional[str]:

@@ -37,6 +37,8 @@ def pack_one(path: Path) -> str:
 def archive() -> str:
     with TemporaryDirectory() as folder:
         materialise(load("a16-vfio"), folder)
+        for ours in ("run", "var/lib"):
+            Path(folder, ours).mkdir(parents=True, exist_ok=True)
         return pack(Path(folder))
 
 

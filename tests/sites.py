@@ -6,6 +6,7 @@ from pathlib import Path
 from kvm_gpu import profiles
 from kvm_gpu.config import Config
 from kvm_gpu.ledger import Ledger
+from kvm_gpu.reconcile import reconcile
 from kvm_gpu.site import Site
 from tests.fakekernel.fakesysfs import FakeSysfs
 from tests.fakekernel.kernel import Kernel
@@ -15,11 +16,28 @@ TABLE = "/etc/kvm-gpu/vgpu-types.json"
 
 def fake_site(kernel: Kernel, folder: Path, config: Config | None = None) -> Site:
     """Cache and tables lie in `folder`, which also holds the ledger."""
-    sysfs = FakeSysfs(kernel)
-    sysfs.root = str(folder)
+    sysfs = FakeSysfs(kernel, str(folder))
     _write_table(kernel, folder)
     (folder / "run").mkdir(exist_ok=True)
     return Site(sysfs, Ledger(str(folder / "state" / "ledger.db")), config or Config())
+
+
+def run(site: Site, kernel: Kernel, vm: str) -> None:
+    """The hypervisor starts the VM on what it holds, binding cards and VFs as libvirt does, and we come to know."""
+    held = site.ledger.claim_of(vm)
+    assert held is not None
+    devices = site.ledger.devices(held.id)
+    managed = tuple(name for device in devices if device.mechanism in ("whole", "vf") for name in device.functions)
+    others = [device.uuid or device.functions[0] for device in devices if device.mechanism not in ("whole", "vf")]
+    groups = tuple(group for name in others if (group := kernel.group_of(name)) is not None)
+    kernel.vm_start(vm, groups, managed=managed)
+    reconcile(site)
+
+
+def stop(site: Site, kernel: Kernel, vm: str) -> None:
+    """The guest turns itself off: no hook runs, reconcile finds out."""
+    kernel.vm_stop(vm)
+    reconcile(site)
 
 
 def tables(kernel: Kernel, folder: Path) -> profiles.Tables:

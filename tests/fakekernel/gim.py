@@ -31,7 +31,7 @@ class Gim(Driver):
         mode = {"compute": "SPX", "memory": "NPS1"}
 
         def free() -> bool:
-            return not any(self.kernel.vfio.in_vm(vf.group, vf.name) for vf in pf.virtfns)
+            return not any(self.kernel.vfio.in_vm(vf.group) for vf in pf.virtfns)
 
         def set_compute(text: str) -> None:
             if text.isdecimal() and int(text) < len(COMPUTE) and free():

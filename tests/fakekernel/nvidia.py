@@ -1,6 +1,7 @@
 """NVIDIA's driver: vGPU types as mdevs (kernel < 6.8) or through files of its own on each VF (>= 6.8)."""
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from errno import E2BIG, EBUSY, EINVAL, ENXIO, EPERM
 from typing import TYPE_CHECKING
@@ -15,6 +16,8 @@ from tests.fakekernel.tree import File, refuse
 if TYPE_CHECKING:
     from tests.fakekernel.kernel import Kernel
 
+SERIES = {      # heads, frame-rate limit, resolution: vApps, vPC, compute, vWS
+    "A": (1, 60, "1280x1024"), "B": (4, 45, "5120x2880"), "C": (1, 60, "4096x2400"), "Q": (4, 60, "7680x4320")}
 MAX_PARAMS = 1024       # of vgpu_params; NVIDIA's VGPU_CONFIG_PARAMS_MAX_LENGTH, value not published
 
 
@@ -50,7 +53,7 @@ def _parent(kernel: Kernel, function: PciFunction) -> Parent:
                   for type in function.kind.vgpu_types)
 
     def extra(uuid: str, folder: str) -> None:
-        params = VgpuParams(lambda: True, lambda: kernel.vfio.in_vm(kernel.mdev.mdevs[uuid][1], uuid))
+        params = VgpuParams(lambda: True, lambda: kernel.vfio.in_vm(kernel.mdev.mdevs[uuid][1]))
         kernel.tree.put(f"{folder}/nvidia/vgpu_params", params.file())
         kernel.tree.put(f"{folder}/nvidia/vm_name", File(""))
 
@@ -59,13 +62,13 @@ def _parent(kernel: Kernel, function: PciFunction) -> Parent:
 
 
 def describe(type: VgpuType) -> str:
-    """The one-line description by series: A vApps, B vPC, C compute, Q vWS."""
-    series = type.name[-1]
-    heads = 4 if series in "BQ" else 1
-    resolution = {"A": "1280x1024", "C": "4096x2400"}.get(series, "5120x2880" if type.fb_mb <= 1024 else "7680x4320")
-    if series == "B":
+    """The one-line description, by series."""
+    series = re.search(r"-\d+([ABCQ])", type.name)
+    assert series, type.name
+    heads, frames, resolution = SERIES[series[1]]
+    if series[1] == "Q" and type.fb_mb <= 1024:
         resolution = "5120x2880"
-    return (f"num_heads={heads}, frl_config={45 if series == 'B' else 60}, framebuffer={type.fb_mb}M, "
+    return (f"num_heads={heads}, frl_config={frames}, framebuffer={type.fb_mb}M, "
             f"max_resolution={resolution}, max_instance={type.max_instance}")
 
 
@@ -77,7 +80,7 @@ class VgpuFiles:
         self.kernel = kernel
         self.vf = vf
         self.room: VgpuRoom = kernel.vgpu_room(vf.name)
-        self.params = VgpuParams(lambda: self.now is not None, lambda: kernel.vfio.in_vm(vf.group, vf.name))
+        self.params = VgpuParams(lambda: self.now is not None, lambda: kernel.vfio.in_vm(vf.group))
         files = {
             "creatable_vgpu_types": File(self._creatable, looked=self.room.look),
             "current_vgpu_type": File(lambda: str(self.now.id if self.now else 0), self._store),
@@ -120,7 +123,7 @@ class VgpuFiles:
         self.room.take(self.vf.name, next((type for type in self.room.types if type.id == wanted), unknown))
 
     def _destroy(self) -> None:
-        if self.kernel.vfio.in_vm(self.vf.group, self.vf.name):
+        if self.kernel.vfio.in_vm(self.vf.group):
             raise refuse(EBUSY, self.vf.name)
         self.params.text = ""
         self.room.give(self.vf.name)

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 DEVICES = "/sys/bus/pci/devices"
 BRIDGE = Kind("8086:352a", 0x060400, "pcieport")
-DISPLAY = 0x03
+VGA = 0x0300
 
 
 class PciFunction:
@@ -117,7 +117,7 @@ class PciBus:
         }
         if kind.reset_method:
             shown["reset_method"] = kind.reset_method
-        if kind.pci_class >> 8 == DISPLAY << 8:
+        if kind.pci_class >> 8 == VGA:
             shown["boot_vga"] = str(int(card.boot_vga))
         if function.physfn:
             shown |= {"current_link_speed": "Unknown", "current_link_width": "0"}

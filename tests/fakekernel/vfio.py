@@ -38,12 +38,12 @@ class Vfio:
             self.tree.drop(f"/dev/vfio/{group}")
 
     def must_be_idle(self, group: int | None, name: str) -> None:
-        if self.in_vm(group, name):
+        if self.in_vm(group):
             raise WouldHang(f"{name} is in use by VM {self.user[group or 0]}")
 
-    def in_vm(self, group: int | None, name: str) -> bool:
-        """A VM has this device open, not merely somebody its group."""
-        return group is not None and isinstance(self.user.get(group), str) and name in self.served.get(group, ())
+    def in_vm(self, group: int | None) -> bool:
+        """A VM has the devices of this group open, not merely somebody the group."""
+        return group is not None and isinstance(self.user.get(group), str)
 
     def open(self, group: int, user: str | None = None) -> int:
         """A handle. Raises ENOENT, and EBUSY while somebody has the group."""

@@ -7,6 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from tests.fakekernel.hosts import load
+from tests.fakekernel.materialise import materialise
+
 ROOT = Path(__file__).parents[2]
 PYTHON = f"python{sys.version_info[0]}.{sys.version_info[1]}"
 PLACES = {
@@ -112,3 +115,31 @@ def test_a_full_disk_is_told(tmp_path):
     with open("/dev/full", "w") as full:
         done = start("--root", tmp_path, "list", stdout=full)
     assert (done.returncode, done.stderr) == (4, "kvm-gpu: stdout: No space left on device\n")
+
+
+@pytest.mark.parametrize("verb", ["claim", "inject"])
+def test_what_nobody_could_be_told_of_is_given_back(verb, tmp_path):
+    materialise(load("flex170"), tmp_path)
+    for folder in ("run", "var/lib"):
+        (tmp_path / folder).mkdir(parents=True, exist_ok=True)
+    domain = (ROOT / "kvm_gpu/data/demo/domain.xml").read_text()
+    with open("/dev/full", "w") as full:
+        done = start("--root", tmp_path, verb, "--vm", "one-0", "--mechanism", "vf", input=domain, stdout=full)
+    assert (done.returncode, done.stderr) == (4, "kvm-gpu: stdout: No space left on device\n")
+    assert start("--root", tmp_path, "list").stdout == "No claims.\n"
+
+
+def test_a_refusal(tmp_path):
+    materialise(load("flex170"), tmp_path)
+    request = ["--vm", "one-0", "--user", "ann", "--mechanism", "vf", "--cards", "9"]
+    told = start("--root", tmp_path, "--json", "claim", *request)
+    assert (told.returncode, told.stderr) == (3, "")
+    answer = json.loads(told.stdout)
+    assert {key: answer[key] for key in ("format", "vm", "owner", "claim", "decision", "slots")} == {
+        "format": "kvm-gpu/1", "vm": "one-0", "owner": "ann", "claim": None, "decision": "refused", "slots": []}
+    assert answer["reasons"] != []
+    claimed = start("--root", tmp_path, "claim", *request)
+    assert (claimed.returncode, claimed.stdout) == (3, "")
+    assert claimed.stderr.startswith("VM one-0: 9 x vf: refused on this host\n")
+    explained = start("--root", tmp_path, "explain", *request)
+    assert (explained.returncode, explained.stdout, explained.stderr) == (3, claimed.stderr, "")

@@ -6,6 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from kvm_gpu.demo import unpack
+
 ROOT = Path(__file__).parents[2]
 
 # Group: its modules, and the groups below it that they may import; within a group all may. From low to high.
@@ -20,7 +22,7 @@ GROUPS = {
                    " partition", "values kernel settings"),
     "host": ("inventory foreign cache apply", "values kernel settings decision mechanisms"),
     "site": ("site", "values kernel settings ledger host"),
-    "steps": ("claims look unknown reconcile",
+    "steps": ("claims look moved unknown reconcile",
               "values kernel settings decision domain ledger mechanisms host site"),
     "command": ("options asked cli render jsonout demo", "values kernel settings ledger site steps"),
 }
@@ -104,6 +106,18 @@ def test_nothing_but_the_standard_library_and_rich_for_tables():
 @pytest.mark.parametrize("module", sorted(modules() - COLD))
 def test_hot_modules_import_nothing_heavy(module):
     assert imported_by(f"import kvm_gpu.{module}") & HEAVY == set()
+
+
+def test_a_start_imports_nothing_heavy(tmp_path):
+    unpack((ROOT / "kvm_gpu/data/demo/host.txt").read_text(), str(tmp_path))
+    domain = (ROOT / "kvm_gpu/data/demo/domain.xml").read_text()
+    for vm in ("first", "second"):      # the first one reads the host, the second finds it cached
+        command = [sys.executable, "-IS", "-X", "importtime", ROOT / "bin/kvm-gpu", "--root", tmp_path, "inject",
+                   "--vm", vm, "--profile", "A16-4Q", "--cpu", "shared", "--numa", "required"]
+        done = subprocess.run(command, input=domain, capture_output=True, text=True, check=True)
+    imported = {line.rpartition("|")[2].strip() for line in done.stderr.splitlines()}
+    assert "kvm_gpu.domain" in imported
+    assert imported & HEAVY == {"functools"}    # _sqlite3 imports it
 
 
 def test_a_regular_command_line_needs_no_argparse():

@@ -66,8 +66,8 @@ ROW = Row(PF, "a16", "nvidia_vfio", 1, "A16-4Q", 4, 2, 2, 1, 0, 0, 0, 0, 0, None
 def test_inventory():
     assert render.inventory(HOST) == (
         "BOARD         MODEL    NODE  DRIVER  LAYOUT       SLOTS  ALSO   TROUBLE\n"
-        "0000:41:00.0  a16      1     nvidia  nvidia_vfio  1      whole  -\n"
-        "0000:c1:00.0  unknown  -     -       -            -      -      numa_node: EIO\n"
+        "0000:41:00.0  a16         1  nvidia  nvidia_vfio      1  whole  -\n"
+        "0000:c1:00.0  unknown     -  -       -                -  -      numa_node: EIO\n"
         "\n"
         "NODE  CPUS       MEMORY     FREE       HUGE PAGES\n"
         "   1  8-9,24-25  65536 MiB  60000 MiB  56 of 64 x 1 GiB\n")
