@@ -58,6 +58,15 @@ def undo(sysfs: Sysfs, actions: tuple[Action, ...]) -> None:
         raise failures[0]
 
 
+def stands(sysfs: Sysfs, action: Action) -> bool:
+    """Whether there is something to undo: the action was performed, or half of it. Raises HostError."""
+    if isinstance(action, Attribute):
+        return sysfs.read(action.path) in {action.value, action.through} - {action.before, None}
+    if isinstance(action, Driver):
+        return action.driver != action.before and sysfs.link(f"{DEVICES}{action.function}/driver") == action.driver
+    return isinstance(action, Mdev) and _is_ours(sysfs, action)
+
+
 def _roll_back(sysfs: Sysfs, actions: tuple[Action, ...], error: HostError) -> None:
     for action in reversed(actions):
         try:

@@ -42,7 +42,7 @@ def _from_file(config: Config, name: str, given: Arguments) -> Request:
     from kvm_gpu import requestfile
 
     _alone("--request", given, *WHO, *(wish.name for wish in WISHES))
-    return requestfile.parse(read(name), name, config.offers)
+    return requestfile.parse(read(name), "stdin" if name == "-" else name, config.offers)
 
 
 def _from_offer(config: Config, who: Vm, name: str, given: Arguments) -> Request:

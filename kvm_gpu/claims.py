@@ -9,17 +9,16 @@ import posix
 from time import sleep, time
 
 from kvm_gpu import domain
-from kvm_gpu.apply import apply
+from kvm_gpu.apply import apply, stands
 from kvm_gpu.errors import BusyError, GpuError, HostError, NoCapacity, OwnershipError
 from kvm_gpu.holder import alive, boottime, holder_of
-from kvm_gpu.inuse import InUse, Kept
-from kvm_gpu.ledgerrows import Claim
-from kvm_gpu.look import Search, look_at
+from kvm_gpu.inuse import InUse, Kept, device_paths
+from kvm_gpu.ledgerrows import MAKING_READY, Claim
+from kvm_gpu.look import Search, look_at, parts
 from kvm_gpu.model import Refusal
 from kvm_gpu.plan import place
 from kvm_gpu.request import check
-from kvm_gpu.topology import refresh
-from kvm_gpu.users import device_paths
+from kvm_gpu.topology import boot_id, refresh
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -38,7 +37,6 @@ ATTEMPTS: Final = 100           # each is lost to another start that took the ch
 READY: Final = "/run/kvm-gpu/ready"
 READY_WAIT_S: Final = 5
 APPEAR_S: Final = 120           # a VM whose starter is not known shows up within this time, or not at all
-MAKING_READY: Final = "making ready"
 
 
 class Decision(NamedTuple):
@@ -78,10 +76,10 @@ def claim(site: Site, request: Request, holder: Optional[Holder] = None) -> Deci
             _refuse_unknown(site, request, search.view.host)
             raise NoCapacity(f"VM {request.vm.id}: {wanted(request)}: refused on this host", found)
         if search.gives_up(found):
-            release(site, request.vm.id, force=True)
+            _give_up_kept(site, search)
             search = Search(site.view())
             continue
-        decision = _record(site, request, search)
+        decision = _record(site, request, search, found)
         if decision is not None and _act(site, decision, search):
             _hand_over(site, decision, holder)
             return decision
@@ -94,7 +92,7 @@ def inject(site: Site, request: Request, xml: bytes, holder: Optional[Holder] = 
     where the XML takes one of our devices by itself."""
     found = domain.read(xml)
     request = check(request if request.guest else request._replace(guest=found.guest))
-    _refuse_raw(site, request, found)
+    refuse_raw(site, request, found)
     decision = claim(site, request, holder)
     assert decision.claim is not None and decision.placement is not None
     try:
@@ -108,12 +106,11 @@ def release(site: Site, vm_id: str, claim_id: Optional[str] = None, force: bool 
     """Free what the VM holds; () where nothing is left. With `claim_id` only that claim: a slot's next user may have
     the same name. What a VM still has open stays `releasing` to the next reconcile. `force`: also what it would keep
     while stopped, and though the kernel refuses a step. Raises HostError, BusyError."""
-    from kvm_gpu.inventory import boot_id
     from kvm_gpu.reconcile import free
-    held = site.ledger.claim_of(vm_id)
-    if held is None or (claim_id is not None and held.id != claim_id) or (held.state == "kept" and not force):
+    held = site.ledger.claim_of(vm_id) if claim_id is None else site.ledger.claim(claim_id)
+    if held is None or held.vm != vm_id or (held.state == "kept" and not force):
         return ()
-    return (free(site, held, boot_id(site.sysfs), give_up=force),)
+    return (free(site, held, boot_id(site.sysfs), keep=not force, force=force),)
 
 
 def capacity(site: Site) -> tuple[Row, ...]:
@@ -143,13 +140,16 @@ def _settle(site: Site, request: Request, search: Search, changing: bool) -> Pla
     a ledger that was reconciled; an explanation reckons without what a reconcile would free."""
     passed_over: frozenset[str] = frozenset()
     while True:
+        search.version = site.ledger.version()
         taken = site.taken(search.view, _given_up(site, request) | passed_over)
-        found = _decide(site, request, search, taken)
+        host = _refreshed(site, request, search)
+        found = place(request, host, taken, site.config.policy)
         if isinstance(found, Refusal):
-            if search.view.fresh:
+            if search.cleaned:
                 return found
             passed_over = _clean(site, changing)
             search.renew(site.fresh_view())
+            search.cleaned = True
         elif look_at(site.sysfs, found, search, taken):
             return found
         elif not search.view.fresh:
@@ -165,28 +165,37 @@ def _clean(site: Site, changing: bool) -> frozenset[str]:
     return frozenset()
 
 
-def _decide(site: Site, request: Request, search: Search, taken: Taken) -> Placement | Refusal:
-    sizes = frozenset(node.page_kib for node in request.guest)
+def _refreshed(site: Site, request: Request, search: Search) -> Host:
+    """The host as the search sees it, with what is free now of the memory that the guest asks for."""
     host = search.host()
-    return place(request, host._replace(nodes=refresh(site.sysfs, host.nodes, sizes)), taken, site.config.policy)
+    sizes = frozenset(node.page_kib for node in request.guest)
+    search.nodes = refresh(site.sysfs, host.nodes, sizes)
+    return host._replace(nodes=search.nodes)
 
 
 def _kept(
     site: Site, request: Request, view: View, changing: bool,
-) -> tuple[Optional[Claim], tuple[Device, ...]]:
-    """The claim that keeps this VM's slots while it is stopped, with its devices. Raises NoCapacity where they are
-    gone since a reboot."""
+) -> tuple[Optional[Claim], tuple[Device, ...], tuple[Action, ...]]:
+    """The claim that keeps this VM's slots while it is stopped, with its devices and what was done for them. Raises
+    NoCapacity where they are gone since a reboot."""
     held = site.ledger.claim_of(request.vm.id)
     if held is None or held.state != "kept":
-        return None, ()
+        return None, (), ()
     if held.boot_id == view.host.boot_id:
-        return held, site.ledger.devices(held.id)
+        return held, site.ledger.devices(held.id), site.ledger.actions(held.id)
     from kvm_gpu.moved import follow, locate
     devices = tuple(new for _, new in locate(site, held, view.host))
     if changing:
         follow(site, view.host)
         held = site.ledger.claim(held.id)
-    return held, devices
+    return held, devices, ()
+
+
+def _give_up_kept(site: Site, search: Search) -> None:
+    """Free what the VM kept and does not want any more; what cannot be freed yet stays `releasing`."""
+    from kvm_gpu.reconcile import free
+    if search.kept is not None:
+        free(site, search.kept, search.view.host.boot_id, keep=False)
 
 
 def _given_up(site: Site, request: Request) -> frozenset[str]:
@@ -217,22 +226,24 @@ def _await_restore(site: Site) -> None:
 def _end_previous(site: Site, request: Request) -> None:
     """End the claim of an earlier start of this VM. Raises OwnershipError where that still goes on, or runs."""
     held = site.ledger.claim_of(request.vm.id)
-    if held is None or held.state in ("kept", "releasing"):
+    if held is None or held.state == "kept":
         return
     if site.running(request.vm.id):
         raise OwnershipError(f"VM {request.vm.id}: runs, with claim {held.id}", "stop the VM first")
+    if held.state == "releasing":
+        return          # what cannot be freed yet stays so; the VM gets another slot
     if held.note == MAKING_READY and held.holder is not None and alive(held.holder):
         raise OwnershipError(f"VM {request.vm.id}: is being started by process {held.holder[0]}")
-    release(site, request.vm.id)    # what cannot be freed yet stays `releasing`; the VM gets another slot
+    release(site, request.vm.id)
 
 
-def _refuse_raw(site: Site, request: Request, found: Domain) -> None:
+def refuse_raw(site: Site, request: Request, found: Domain) -> None:
     """What the platform, or a template's author, wrote into the domain by hand must not be one of ours, unless the
     request adopts it."""
     if not found.hostdevs and not found.mdevs:
         return
     adopted = {want.address for want in request.wants}
-    taken = {function for board in site.view().host.boards for function in _given_by(board)}
+    taken = {function for board in site.view().host.boards for function in _functions_of(board)}
     raw = [address for address in found.hostdevs if address in taken and address not in adopted]
     raw += [uuid for uuid in found.mdevs if uuid.lower() in site.ledger.uuids()]
     if raw:
@@ -240,23 +251,26 @@ def _refuse_raw(site: Site, request: Request, found: Domain) -> None:
                              "ask for a profile, or adopt the device by its address")
 
 
-def _given_by(board: Board) -> frozenset[str]:
-    """Addresses of all that a VM could get of the board."""
-    slots = (slot for layout in board.layouts for slot in layout.slots if slot.functions)
-    return frozenset(function for slot in slots for function in slot.functions)
+def _functions_of(board: Board) -> frozenset[str]:
+    """Addresses of its PF with the functions beside it, and of all that a VM could get."""
+    slots = (slot for layout in board.layouts for slot in layout.slots)
+    return frozenset(function.address for function in board.functions).union(*(slot.functions for slot in slots))
 
 
 # ---- recording and acting ----------------------------------------------------------------------------
 
-def _record(site: Site, request: Request, search: Search) -> Optional[Decision]:
-    """Under the lock: place again, and record if every slot was looked at. None: others were faster."""
+def _record(site: Site, request: Request, search: Search, found: Placement | Refusal) -> Optional[Decision]:
+    """Under the lock: place again if the ledger has changed since, and record if every slot was looked at. None:
+    others were faster."""
     with site.ledger.write():
         held = site.ledger.claim_of(request.vm.id)
         if held is not None and held.state == "releasing":
             held = None
         if held is not None and (search.kept is None or held.id != search.kept.id):
             raise OwnershipError(f"VM {request.vm.id}: is being started by another process (claim {held.id})")
-        found = _decide(site, request, search, site.taken(search.view))
+        if site.ledger.version() != search.version:
+            host = search.host()._replace(nodes=search.nodes)
+            found = place(request, host, site.taken(search.view), site.config.policy)
         if isinstance(found, Refusal) or not search.knows(found):
             return None
         if held is not None:
@@ -280,9 +294,11 @@ def _act(site: Site, decision: Decision, search: Search) -> bool:
                 pass        # nobody is inside; others' starts do not look at what is ours in the ledger
         apply(site.sysfs, decision.actions)
     except InUse as error:
-        search.veto(device.hold.board, device.hold.slot, error.message)
         _drop(site, decision, error.message)
         search.renew(site.fresh_view())
+        for device in decision.placement.devices:
+            if error.device in _all_of(decision.host, device):
+                search.veto(device.hold.board, device.hold.slot, error.message)
         return False
     except HostError as error:
         _drop(site, decision, error.message)
@@ -290,16 +306,33 @@ def _act(site: Site, decision: Decision, search: Search) -> bool:
     return True
 
 
+def _all_of(host: Host, device: Device) -> frozenset[str]:
+    """Names of all that a VM could be inside of when this device is made ready."""
+    return _functions_of(parts(host, device)[0]) | {device.uuid or device.hold.slot}
+
+
 def _drop(site: Site, decision: Decision, why: str) -> None:
+    """End a claim that came to nothing; what the kernel would not undo stays with it for the next reconcile."""
     assert decision.claim is not None
+    left = any(stands(site.sysfs, action) for action in decision.actions)
     with site.ledger.note():
-        site.ledger.remove(decision.claim)
+        if left:
+            site.ledger.set_state(decision.claim, "releasing", why, deadline=boottime() + site.config.release_deadline_s)
+        else:
+            site.ledger.remove(decision.claim)
         site.ledger.event(decision.claim, decision.request.vm.id, "failed", why)
 
 
 def _hand_over(site: Site, decision: Decision, holder: Optional[Holder]) -> None:
-    """From here the claim lives as long as who starts the VM; where that is not known, for a while."""
+    """From here the claim lives as long as who starts the VM; where that is not known, for a while.
+    Raises OwnershipError, with all given back, where somebody released the VM meanwhile."""
     assert decision.claim is not None
     deadline = boottime() + APPEAR_S if holder is None else None
     with site.ledger.note():
-        site.ledger.set_state(decision.claim, "starting", holder=holder, deadline=deadline)
+        held = site.ledger.claim(decision.claim)
+        if held is not None and held.state == "starting":
+            site.ledger.set_state(held.id, "starting", holder=holder, deadline=deadline)
+            return
+    vm = decision.request.vm.id
+    release(site, vm, decision.claim)
+    raise OwnershipError(f"VM {vm}: was released while it was being made ready")

@@ -110,8 +110,8 @@ def inject(given: Arguments) -> int:
 
 
 def release(given: Arguments) -> int:
-    vm = given.text("--vm") or ""
-    return _say(_view(given).done(claims.release(_site(given), vm, given.text("--claim"), given.flag("--force"))))
+    site, vm = _site(given, lenient=True), given.text("--vm") or ""
+    return _say(_view(given).done(claims.release(site, vm, given.text("--claim"), given.flag("--force"))))
 
 
 def list_claims(given: Arguments) -> int:
@@ -131,7 +131,7 @@ def show(given: Arguments) -> int:
 def reconcile(given: Arguments) -> int:
     from kvm_gpu.reconcile import reconcile
 
-    return _say(_view(given).done(reconcile(_site(given))))
+    return _say(_view(given).done(reconcile(_site(given, lenient=True))))
 
 
 def cordon(given: Arguments) -> int:
@@ -182,9 +182,9 @@ def _module(json: bool) -> View:
     return render
 
 
-def _site(given: Arguments) -> Site:
+def _site(given: Arguments, lenient: bool = False) -> Site:
     root = given.text("--root") or posix.environ.get(b"KVM_GPU_ROOT", b"").decode("utf-8", "surrogateescape")
-    return open_site(root.rstrip("/"), given.text("--state"), given.text("--config"))
+    return open_site(root.rstrip("/"), given.text("--state"), given.text("--config"), lenient)
 
 
 def _board(given: Arguments) -> str:

@@ -84,6 +84,8 @@ def _parse(xml: bytes) -> Element:
 
 def _guest(domain: Element, ours: Collection[Element]) -> tuple[GuestNode, ...]:
     total = number("vcpu", domain.value("vcpu") or "1", VCPUS)
+    if total == 0:
+        raise wrong("vcpu", "0")
     pins, bound, pages = _pins(domain, ours, total), _bound(domain, ours), _pages(domain, ours)
     nodes = []
     for node, vcpus, mib in _cells(domain, total):
@@ -152,9 +154,7 @@ def _pages(domain: Element, ours: Collection[Element]) -> dict[Optional[int], Op
     listed = domain.all("memoryBacking", "hugepages", "page")
     asked = domain.first("memoryBacking", "hugepages") and not listed
     pages: dict[Optional[int], Optional[int]] = {None: DEFAULT_PAGE_KIB} if asked else {}
-    for page in listed:
-        if page in ours:
-            continue
+    for page in [page for page in listed if page not in ours]:
         size = kib("page", page.attributes.get("size"), page.attributes.get("unit"))
         nodeset = page.attributes.get("nodeset")
         for cell in cpus("nodeset of a page", nodeset, NODES) if nodeset else (None,):

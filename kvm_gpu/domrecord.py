@@ -8,7 +8,8 @@ in the domain's metadata:
     </kvm-gpu:claim>
 
 A VM's owner may have planted it. So only elements that we do write count, only where we write them, only with the
-recorded values, and each record for one element.
+recorded values, and each record for one element. What is left: a planted record that names the very pins of the
+platform lifts them. Nothing in the document can tell; the ledger can, since it knows the claims of the VM.
 """
 from __future__ import annotations
 
@@ -42,6 +43,12 @@ RECORDED: Final = {
     "pcihole64": ROOT_BUS,
     f"{QEMU} arg": COMMANDLINE,
 }
+FW_CFG: Final = "name=opt/ovmf/X-PciMmio64Mb,string="
+BEGINS: Final = {       # of what we record: an attribute, and how its value begins whenever we write it
+    "memory": ("mode", ("strict", "preferred")), "memnode": ("mode", ("strict", "preferred")),
+    "pcihole64": ("unit", ("KiB",)),
+    "arg": ("value", ("-fw_cfg", FW_CFG)),
+}
 CONTAINERS: Final = (HUGEPAGES, HUGEPAGES[:1], CPUTUNE, NUMATUNE, COMMANDLINE, ROOT_BUS, DEVICES, METADATA)
 
 
@@ -58,9 +65,12 @@ def written(domain: Element) -> set[Element]:
     ours = {device for device in domain.all("devices", "hostdev") + domain.all(*ROOT_BUS) if hostdev.ours(device)}
     recorded: dict[Mark, int] = {}
     for note in claims[0].children if claims else ():
-        recorded[_mark(note)] = recorded.get(_mark(note), 0) + 1
+        attribute, begins = BEGINS.get(_local(note.name), ("", ("",)))
+        if note.attributes.get(attribute, "").startswith(begins):
+            recorded[_mark(note)] = recorded.get(_mark(note), 0) + 1
     for name, path in RECORDED.items():
-        for element in reversed(domain.all(*path, name)):       # ours stand last
+        place = container(domain, path)
+        for element in reversed(place.all(name) if place else []):      # ours stand last
             if recorded.get(_mark(element), 0):
                 recorded[_mark(element)] -= 1
                 ours.add(element)

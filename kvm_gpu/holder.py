@@ -35,12 +35,13 @@ def alive(holder: tuple[int, int]) -> bool:
 
 
 def command_of(pid: int) -> str:
-    """Command line for a message, at most 200 characters; empty where it cannot be told."""
+    """Command line for a message: one line of at most 200 characters; empty where it cannot be told."""
     try:
         text = _read(f"/proc/{pid}/cmdline") or b""
     except HostError:
         return ""
-    return text[:200].replace(b"\0", b" ").decode("utf-8", "replace").strip()
+    words = text[:200].decode("utf-8", "replace")
+    return " ".join("".join(character if character.isprintable() else " " for character in words).split())
 
 
 def lock_holder(path: str, byte: int) -> Optional[int]:

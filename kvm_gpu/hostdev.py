@@ -16,13 +16,16 @@ if TYPE_CHECKING:
     from kvm_gpu.model import Device, PciAddress
 
 ALIAS: Final = "ua-kvm-gpu-"        # libvirt keeps aliases that begin with "ua-", since 3.9
+WRITTEN: Final = {"hostdev": ("pci", "mdev"), "controller": (PORT,)}
 TAKES_PCI: Final = (("hostdev", "pci"), ("interface", "hostdev"), ("disk", "nvme"))
 
 
 def ours(device: Element) -> bool:
-    """True where the device carries an alias of ours."""
+    """True for a hostdev or root port that carries an alias of ours."""
     alias = device.first("alias")
-    return alias is not None and alias.attributes.get("name", "").startswith(ALIAS)
+    kind = device.attributes.get("model" if device.name == "controller" else "type")
+    return (kind in WRITTEN.get(device.name, ()) and alias is not None
+            and alias.attributes.get("name", "").startswith(ALIAS))
 
 
 def pci_source(device: Element) -> Optional[PciAddress]:
@@ -70,7 +73,8 @@ def hostdevs(domain: Element, devices: Sequence[Device], before: Sequence[Spot])
 def _cards(device: Device, present: Collection[str]) -> list[list[tuple[str, int]]]:
     """What shares one guest slot: (function or mdev of the host, guest function). The functions of a card keep their
     numbers, as drivers expect sound at .1; a slot needs a function 0, so a lone VF becomes it."""
-    if device.uuid:
+    if device.mechanism == "mdev":
+        assert device.uuid is not None
         return [[(device.uuid, 0)]] if device.uuid not in present else []
     cards: dict[str, list[str]] = {}
     for function in sorted(device.functions):
@@ -83,7 +87,7 @@ def _cards(device: Device, present: Collection[str]) -> list[list[tuple[str, int
 def _hostdev(device: Device, source: str, spot: Spot, function: int, shared: bool) -> New:
     guest = _address(0, spot.bus, spot.slot, function)
     multifunction = (("multifunction", "on"),) if shared and function == 0 else ()
-    if device.uuid:
+    if device.mechanism == "mdev":
         kind: Attributes = (("type", "mdev"), ("model", "vfio-pci"))
         address: Attributes = (("uuid", source),)
     else:       # a vGPU's VF keeps its vendor's driver; every other function libvirt binds to vfio-pci, and back

@@ -12,6 +12,8 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Optional
 
+    from kvm_gpu.model import Device
+
 
 class InUse(HostError):
     """A VM has the device open; nothing was written."""
@@ -83,3 +85,8 @@ def with_all_on(sysfs: Sysfs, folder: str) -> tuple[str, ...]:
 
 def _vfs(sysfs: Sysfs, pf: str) -> list[str]:
     return [f"{pf}/{name}" for name in sysfs.list(pf) if name.startswith("virtfn")]
+
+
+def device_paths(device: Device) -> tuple[str, ...]:
+    """Folders of what the VM opens: the mdev, else the functions."""
+    return (MDEVS + device.uuid,) if device.uuid else tuple(DEVICES + function for function in device.functions)

@@ -10,7 +10,7 @@ from kvm_gpu.mechanisms import PROBE_ORDER, Card, mechanism
 from kvm_gpu.model import Board, Function, Host
 from kvm_gpu.partition import partitioner
 from kvm_gpu.sysfs import DEVICES, parse_cpus
-from kvm_gpu.topology import read_nodes
+from kvm_gpu.topology import boot_id, read_nodes
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -20,17 +20,8 @@ if TYPE_CHECKING:
     from kvm_gpu.profiles import Tables
     from kvm_gpu.sysfs import Sysfs
 
-BOOT_ID: Final = "/proc/sys/kernel/random/boot_id"
 MDEV_PARENTS: Final = "/sys/class/mdev_bus"
 DOMAIN_DIGITS: Final = 4        # libvirt, QEMU and OpenNebula take 16 bits of PCI domain
-
-
-def boot_id(sysfs: Sysfs) -> str:
-    """Raises HostError where the kernel does not tell: without it no claim outlives a reboot rightly."""
-    found = sysfs.read(BOOT_ID)
-    if not found:
-        raise HostError(f"{BOOT_ID}: not there")
-    return found
 
 
 def read_host(sysfs: Sysfs, ours: tuple[str, ...], tables: Tables) -> Host:
@@ -60,7 +51,7 @@ def _matches(pattern: str, function: Function) -> bool:
     wanted = pattern.split(":")
     have = (*function.ids.split(":"), f"{function.pci_class:06x}")
     return all(word == "*" or word == part or (at == 2 and part.startswith(word))
-               for at, (word, part) in enumerate(zip(wanted, have)))
+               for at, (word, part) in enumerate(zip(wanted, have, strict=False)))
 
 
 def _read_card(

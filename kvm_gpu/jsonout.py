@@ -107,4 +107,5 @@ def _memory(uses: tuple[Use, ...]) -> list[dict[str, object]]:
 
 
 def _actions(actions: tuple[Action, ...]) -> list[dict[str, object]]:
-    return [{"action": type(action).__name__.lower(), **action._asdict()} for action in actions]
+    return [{"action": type(action).__name__.lower(), **dict(zip(action._fields, action, strict=True))}
+            for action in actions]

@@ -56,9 +56,14 @@ class Ledger:
 
     # ---- reading ----
 
+    def version(self) -> Optional[int]:
+        """Stays the same while nobody else writes; None without a ledger. Source: SQLite, `pragma data_version`."""
+        found = self._rows("pragma data_version")
+        return found[0][0] if found else None
+
     def claims(self) -> tuple[Claim, ...]:
         """All claims, oldest first."""
-        found = self._rows(f"select {rows.CLAIM} from claims order by since, id")
+        found = self._rows(f"select {rows.CLAIM} from claims order by since, rowid")
         return tuple([rows.to_claim(row) for row in found])
 
     def claim(self, claim_id: str) -> Optional[Claim]:
@@ -68,13 +73,13 @@ class Ledger:
     def claim_of(self, vm: str) -> Optional[Claim]:
         """The claim of a VM's present run, else the latest that still waits for its devices to be free."""
         found = self._rows(f"select {rows.CLAIM} from claims where vm=?"
-                           " order by state='releasing', since desc, id limit 1", vm)
+                           " order by state='releasing', since desc, rowid desc limit 1", vm)
         return rows.to_claim(found[0]) if found else None
 
     def taken(self, without: frozenset[str] = frozenset()) -> Taken:
-        """All that place() has to leave alone, but for what these claims hold."""
+        """All that place() has to leave alone, but for what these claims hold. Pins are left out."""
         holds = self._rows(f"select claim, {rows.HOLD} from holds join claims on id=claim order by slot")
-        uses = self._rows(f"select claim, {rows.USE} from uses join claims on id=claim order by claim, guest_node")
+        uses = self._rows(f"select claim, {rows.TAKEN} from uses join claims on id=claim order by claim, guest_node")
         boards = self._rows("select board from cordons order by board")
         return Taken(tuple([Hold(*row) for claim, *row in holds if claim not in without]),
                      tuple([rows.to_use(tuple(row)) for claim, *row in uses if claim not in without]),

@@ -45,10 +45,12 @@ class Cordon(NamedTuple):
     why: str
 
 
+MAKING_READY: Final = "making ready"    # note of a claim whose devices its holder is making ready
 CLAIM: Final = "id, vm, user, groups, state, keep, boot, holder_pid, holder_start, deadline, since, verified_at, note"
 HOLD: Final = "slot, board, layout, cell, profile, start, size, vm, state"
 DEVICE: Final = f"{HOLD}, mechanism, functions, uuid, bar_mib"
 USE: Final = "vm, guest_node, node, pins, cpus, mib, page_kib, state in ('active', 'releasing')"
+TAKEN: Final = USE.replace("pins", "''")     # place() needs what is taken, not who is pinned to it
 ACTION: Final = "kind, target, value, before, through"
 
 

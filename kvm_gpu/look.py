@@ -5,6 +5,7 @@ A cache and a ledger can be wrong about the kernel; a look finds out without the
 from __future__ import annotations
 
 import posix
+from itertools import islice
 
 from kvm_gpu.mechanisms import mechanism
 
@@ -14,7 +15,7 @@ if TYPE_CHECKING:
 
     from kvm_gpu.ledgerrows import Claim
     from kvm_gpu.mechanisms import Obstacle
-    from kvm_gpu.model import Action, Board, Device, Host, Layout, Placement, Profile, Slot, Taken
+    from kvm_gpu.model import Action, Board, Device, Host, Layout, NumaNode, Placement, Profile, Slot, Taken
     from kvm_gpu.site import View
     from kvm_gpu.sysfs import Sysfs
 else:
@@ -30,18 +31,26 @@ class Looked(NamedTuple):
 
 class Search:
     """What one decision has learnt so far: the host it stands on, slots looked at, and slots found unfit.
-    `kept`: the claim that holds slots for this VM while it is stopped, with its devices."""
+    `kept`: the claim that holds slots for this VM while it is stopped, with its devices and what was `done` for them.
+    `cleaned`: the ledger was reconciled, and the host read after that."""
 
-    def __init__(self, view: View, kept: Optional[Claim] = None, devices: tuple[Device, ...] = ()) -> None:
+    def __init__(self, view: View, kept: Optional[Claim] = None, devices: tuple[Device, ...] = (),
+                 done: tuple[Action, ...] = ()) -> None:
         self.view = view
+        self.cleaned = False
         self.kept = kept
+        self.done = done
         self.own = {device.hold.slot: device for device in devices}
         self.width = 1
+        self.version: Optional[int] = None      # of the ledger that was decided on
+        self.nodes: tuple[NumaNode, ...] = ()   # with what was free then
         self._looked: dict[str, Looked] = {}
         self._unfit: dict[str, list[tuple[Optional[str], str]]] = {}
 
     def renew(self, view: View) -> None:
-        """Start over on a host that was read afresh; what was found unfit stays so."""
+        """Start over on a host that was read afresh; what was found unfit on such a one stays so."""
+        if not self.view.fresh:
+            self._unfit.clear()
         self.view = view
         self._looked.clear()
 
@@ -75,7 +84,8 @@ class Search:
             device._replace(uuid=self._looked[device.hold.slot].uuid) for device in placement.devices))
 
     def actions(self, placement: Placement) -> tuple[Action, ...]:
-        return tuple(action for device in placement.devices for action in self._looked[device.hold.slot].actions)
+        new = tuple(action for device in placement.devices for action in self._looked[device.hold.slot].actions)
+        return tuple(action for action in self.done if action not in new) + new
 
 
 def look_at(sysfs: Sysfs, placement: Placement, search: Search, taken: Taken) -> bool:
@@ -86,7 +96,7 @@ def look_at(sysfs: Sysfs, placement: Placement, search: Search, taken: Taken) ->
     for device in placement.devices:
         board, layout, slot, profile = parts(search.view.host, device)
         others = (other for other in layout.slots if other.name not in held and other.name != slot.name)
-        for one in (slot, *(other for other, _ in zip(others, range(search.width - 1)))):
+        for one in (slot, *islice(others, search.width - 1)):
             obstacle = _look(sysfs, layout, one, profile, search)
             if obstacle is not None:
                 search.veto(board.address, None if obstacle.whole_board else one.name, obstacle.why)
@@ -129,6 +139,6 @@ def _marked(board: Board, unfit: list[tuple[Optional[str], str]]) -> Board:
     slots = {slot: why for slot, why in unfit if slot is not None}
     if not slots:
         return board._replace(trouble=board.trouble + whole)
-    layouts = tuple(layout._replace(slots=tuple(
-        slot._replace(trouble=slots.get(slot.name, slot.trouble)) for slot in layout.slots)) for layout in board.layouts)
+    layouts = tuple(layout._replace(slots=tuple(slot._replace(trouble=slots.get(slot.name, slot.trouble))
+                                                for slot in layout.slots)) for layout in board.layouts)
     return board._replace(trouble=board.trouble + whole, layouts=layouts)

@@ -1,7 +1,7 @@
 """CPUs and memory: what the host nodes have left, and which host node serves which guest node."""
 from __future__ import annotations
 
-from kvm_gpu.closeness import distance
+from kvm_gpu.closeness import distance, distances
 from kvm_gpu.model import Use
 
 TYPE_CHECKING = False
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from kvm_gpu.model import CpuMode, GuestNode, Host, NumaNode, Policy, Request
 
     Cores = list[tuple[int, ...]]
-    _Option = tuple[Optional[NumaNode], bool]
+    _Option = tuple[Optional[NumaNode], bool, Use]
 else:
     from kvm_gpu.light import NamedTuple
 
@@ -24,6 +24,7 @@ class Supply:
 
     def __init__(self, host: Host, uses: Sequence[Use], policy: Policy) -> None:
         self.nodes = host.nodes
+        self.distances = distances(host.nodes)
         self.pool = None if policy.cpu_pool is None else frozenset(policy.cpu_pool)
         self._dedicated = frozenset(cpu for use in uses for cpu in use.cpus)
         self._promised: dict[tuple[Optional[int], Optional[int]], list[int]] = {}
@@ -156,23 +157,20 @@ class Homes:
         self._request = request
         self._rank = {node: position for position, node in enumerate(rank)}
         self._found: dict[frozenset[int], Optional[Home]] = {}
-        self._alone: dict[tuple[int, Optional[int], bool], Union[Use, str]] = {}
+        self._alone: dict[tuple[int, bool], dict[Optional[int], Use]] = {}
 
     def find(self, near: frozenset[int]) -> Optional[Home]:
         """The best home beside devices on the nodes `near`, or None. Without a guest there is nothing to house."""
         if not self._request.guest:
             return Home((), ())
         if near not in self._found:
-            homes = (self._search((), (), near, stage) for stage in self._stages(near)
-                     if not stage.cover or self._within_reach(near))
+            homes = (self._search((), (), near, stage) for stage in self._stages(near) if self._promises(near, stage))
             self._found[near] = next((home for home in homes if home), None)
         return self._found[near]
 
-    def _within_reach(self, near: frozenset[int]) -> bool:
-        """Whether each of the nodes has room for some guest node: saves the search where one has not."""
-        guests = range(len(self._request.guest))
-        return all(any(isinstance(self._settle(guest, node, True, ()), Use) for guest in guests)
-                   for node in self._supply.nodes if node.id in near)
+    def rules_out(self, near: frozenset[int]) -> bool:
+        """Whether devices on `near`, and any more of them, are in vain: a look that costs less than `find`."""
+        return bool(self._request.guest) and not any(self._promises(near, stage) for stage in self._stages(near))
 
     def _stages(self, near: frozenset[int]) -> Iterable[_Stage]:
         if self._request.numa == "required":
@@ -182,6 +180,18 @@ class Homes:
         return (*(_Stage(distinct, close, False) for distinct in several for close in cover),
                 _Stage(False, False, True))
 
+    def _promises(self, near: frozenset[int], stage: _Stage) -> bool:
+        """Whether each guest node alone fits somewhere, and each device's node has room for one of them: where not, a
+        search would try all the rest in vain."""
+        reach: set[Optional[int]] = set()
+        for number in range(len(self._request.guest)):
+            bound, loose = self._ways(number, near, stage)
+            fits = bound and self._fitting(number, True)
+            if not fits and not (loose and self._fitting(number, False)):
+                return False
+            reach.update(fits or ())
+        return not stage.cover or (near <= reach and len(near) <= len(self._request.guest))
+
     def _search(self, uses: tuple[Use, ...], nodes: tuple[Optional[int], ...], near: frozenset[int],
                 stage: _Stage) -> Optional[Home]:
         """Depth first, nearest host node first: the first whole assignment that a stage allows."""
@@ -190,8 +200,10 @@ class Homes:
             return None
         if not rest:
             return Home(uses, nodes)
-        for node, bind in self._options(nodes, near, stage):
-            use = self._settle(len(uses), node, bind, uses if node is None or node.id in nodes else ())
+        for node, bind, alone in self._options(nodes, near, stage):
+            use: Union[Use, str] = alone
+            if node is None or node.id in nodes:
+                use = settle(self._supply, self._request, self._request.guest[len(uses)], node, bind, uses)
             if isinstance(use, str):
                 continue
             home = self._search((*uses, use), (*nodes, node.id if node else None), near, stage)
@@ -199,44 +211,61 @@ class Homes:
                 return home
         return None
 
-    def _settle(self, guest: int, node: Optional[NumaNode], bind: bool, more: Sequence[Use]) -> Union[Use, str]:
-        """settle(), remembered where no other guest node is in the way."""
-        if more:
-            return settle(self._supply, self._request, self._request.guest[guest], node, bind, more)
-        key = guest, node.id if node else None, bind
-        if key not in self._alone:
-            self._alone[key] = settle(self._supply, self._request, self._request.guest[guest], node, bind)
-        return self._alone[key]
-
     def _options(self, nodes: Sequence[Optional[int]], near: frozenset[int], stage: _Stage) -> list[_Option]:
-        """Host nodes to try for the next guest node, best first, and whether its memory is bound there."""
-        guest = self._request.guest[len(nodes)]
-        ordered = self._nearest(guest, nodes, near, stage)
-        dedicated = self._request.cpu == "dedicated" and guest.pinned is None
-        unbound: list[_Option] = [(node, False) for node in ordered] if dedicated else [(None, False)]
-        must = self._request.numa == "required" or guest.page_kib is not None or guest.bound is not None
-        may = near if self._request.wants and self._request.numa == "preferred" else dedicated
-        if not (must or may):
-            return unbound
-        given = fixed_nodes(self._supply, self._request, guest)
-        bound: list[_Option] = [(node, True) for node in ordered if given is None or node.id in given]
-        return bound if must or not stage.loose else [*bound, *unbound]
+        """Where the next guest node may go, best first: the host node, whether its memory is bound there, and what it
+        takes there alone."""
+        number = len(nodes)
+        ordered = self._nearest(nodes, near, stage)
+        found: list[_Option] = []
+        for bind, allowed in zip((True, False), self._ways(number, near, stage), strict=True):
+            fitting = self._fitting(number, bind) if allowed else {}
+            found += [(node, bind, fitting[node.id]) for node in ordered if node.id in fitting]
+            found += [(None, bind, fitting[None])] if None in fitting else []
+        return found
 
-    def _nearest(self, guest: GuestNode, nodes: Sequence[Optional[int]], near: frozenset[int], stage: _Stage,
-                 ) -> list[NumaNode]:
-        """Host nodes: first those of devices without a guest node, then by distance, then by rank. Guest nodes that
-        the platform put on one host node may stay together."""
+    def _ways(self, number: int, near: frozenset[int], stage: _Stage) -> tuple[bool, bool]:
+        """Whether a guest node's memory may be bound to a host node, and whether it may stay unbound."""
+        request, guest = self._request, self._request.guest[number]
+        must = request.numa == "required" or guest.page_kib is not None or guest.bound is not None
+        may = bool(near) if request.wants and request.numa == "preferred" else _is_dedicated(request, guest)
+        return must or may, not must and (stage.loose or not may)
+
+    def _fitting(self, number: int, bind: bool) -> dict[Optional[int], Use]:
+        """Host nodes on which a guest node fits while it is alone, and what it takes there."""
+        if (number, bind) not in self._alone:
+            guest = self._request.guest[number]
+            given = fixed_nodes(self._supply, self._request, guest) if bind else None
+            anywhere: tuple[Optional[NumaNode], ...] = (None,)
+            places = self._supply.nodes if bind or _is_dedicated(self._request, guest) else anywhere
+            found = self._alone[number, bind] = {}
+            for node in places:
+                if given is None or (node and node.id in given):
+                    use = settle(self._supply, self._request, guest, node, bind)
+                    if isinstance(use, Use):
+                        found[node.id if node else None] = use
+        return self._alone[number, bind]
+
+    def _nearest(self, nodes: Sequence[Optional[int]], near: frozenset[int], stage: _Stage) -> list[NumaNode]:
+        """Host nodes for the next guest node: those of devices without one first, then by distance, then by rank. Guest
+        nodes that the platform put on one host node may stay together."""
         missing = near.difference(nodes)
         anchors = near or frozenset(node for node in nodes if node is not None)
-        fixed = _is_fixed(guest)
+        fixed = _is_fixed(self._request.guest[len(nodes)])
         used = {node for other, node in zip(self._request.guest, nodes, strict=False)
                 if not (fixed and _is_fixed(other))}
 
         def key(node: NumaNode) -> tuple[bool, int, int]:
-            away = min((distance(self._supply.nodes, node.id, anchor) for anchor in anchors), default=0)
+            away = min((distance(self._supply.distances, node.id, anchor) for anchor in anchors), default=0)
             return node.id not in missing, away, self._rank[node.id]
 
-        return sorted((node for node in self._supply.nodes if not (stage.distinct and node.id in used)), key=key)
+        last = stage.cover and len(missing) == len(self._request.guest) - len(nodes)
+        left = [node for node in self._supply.nodes if node.id in missing] if last else self._supply.nodes
+        return sorted((node for node in left if not (stage.distinct and node.id in used)), key=key)
+
+
+def _is_dedicated(request: Request, guest: GuestNode) -> bool:
+    """Whether we choose CPUs for this guest node alone."""
+    return request.cpu == "dedicated" and guest.pinned is None
 
 
 def _is_fixed(guest: GuestNode) -> bool:

@@ -114,6 +114,10 @@ VERBS: Final = {verb.name: verb for verb in (
 
 def parse(argv: list[str]) -> Arguments:
     """The command line `argv`. Raises RequestError; SystemExit after --help."""
+    try:
+        "".join(argv).encode()
+    except UnicodeEncodeError:
+        raise RequestError("the command line is not UTF-8") from None
     return quick(argv) or careful(argv)
 
 

@@ -5,6 +5,8 @@ first that really has its seats wins: slots are looked at for the winner alone.
 """
 from __future__ import annotations
 
+from itertools import islice
+
 from kvm_gpu.closeness import LOCAL, UNKNOWN, distance, gap, is_close, splits
 from kvm_gpu.model import Device, Hold, Placement
 from kvm_gpu.nodes import Home, Homes, Supply, emulator
@@ -12,15 +14,16 @@ from kvm_gpu.room import Offer, is_kept, layouts, offers, seats
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Iterator, Sequence
     from typing import Final, Optional, Union
 
     from kvm_gpu.model import Board, Host, Policy, Refusal, Request, Taken, Want
     from kvm_gpu.room import Seat
 
     Choice = tuple[Offer, ...]
+    Key = tuple[object, ...]
 
-LIMIT: Final = 4000             # choices compared: all there are for four cards on sixteen boards
+LIMIT: Final = 2000             # choices compared: all there are for four cards on sixteen boards
 ALONE: Final = "CPUs are not exclusive unless other VMs stay off the pool"
 
 
@@ -44,9 +47,8 @@ def decide(request: Request, host: Host, taken: Taken, policy: Policy) -> Option
     if not view.wants:
         home = view.home(())
         return _placement(view, (), home) if home else None
-    choices = [(_key(view, choice), choice) for choice in _limited(view.choices())]
-    choices.sort(key=lambda pair: pair[0])
-    for _, choice in choices:
+    housed = (choice for choice in view.choices() if view.home(choice))
+    for choice in sorted(islice(housed, LIMIT), key=lambda choice: _key(view, choice)):
         seated, home = _seat(view, choice), view.home(choice)
         if seated and home:
             return _placement(view, seated, home)
@@ -60,6 +62,7 @@ class View:
         self.request = request
         self.host = host
         self.policy = policy
+        self.boards = sorted(host.boards, key=lambda board: board.address)
         self.cordoned = frozenset(taken.cordoned)
         self.wants = [want for want in request.wants for _ in range(want.cards)]
         self.held: dict[str, list[Hold]] = {}
@@ -67,7 +70,7 @@ class View:
         for hold in taken.holds:
             own = hold.vm == request.vm.id and hold.state == "kept"
             (self.kept if own else self.held).setdefault(hold.board, []).append(hold)
-        self.idle = [board for board in host.boards if board.address not in self.held]
+        self.idle = [board for board in self.boards if board.address not in self.held]
         self.supply = Supply(host, taken.uses, policy)
         page_kib = request.guest[0].page_kib if request.guest else None
         self.left = {node.id: self.supply.memory(node, page_kib) for node in host.nodes}
@@ -78,7 +81,7 @@ class View:
         the fullest first, or the emptiest with spread."""
         sign = -1 if self.policy.order == "spread" else 1
         spare = dict.fromkeys(self.left, 0)
-        for board in () if self.wants else self.host.boards:
+        for board in () if self.wants else self.boards:
             held = self.held.get(board.address, ())
             if board.numa_node in spare:
                 most = max((len(layout.slots) for layout in layouts(board, held)), default=0)
@@ -88,7 +91,8 @@ class View:
     # ---- choices -----------------------------------------------------------------------------------
 
     def choices(self) -> Iterator[Choice]:
-        """Every choice of offers that the rules allow, rooms and slots not yet looked at where one card is wanted."""
+        """Every choice of offers that the rules allow. Where a board has but one offer for the one card wanted, nobody
+        has looked yet whether it fits."""
         found: dict[Want, list[Offer]] = {}
         for want in self.wants:
             if want not in found:
@@ -96,23 +100,26 @@ class View:
         return self._extend((), [found[want] for want in self.wants], 0)
 
     def offers(self, want: Want) -> list[Offer]:
+        """All that the host's boards have for one device of the want."""
         found: list[Offer] = []
-        for board in self.host.boards:
+        for board in self.boards:
             if board.trouble or board.address in self.cordoned:
                 continue
             if board.numa_node is None and self.request.numa == "required":
                 continue
             here = offers(board, want, self.held.get(board.address, ()))
-            found += here if len(self.wants) == 1 else self._seated(board, here)
+            found += self._seated(board, here) if len(here) > 1 or len(self.wants) > 1 else here
         return found
 
     def _seated(self, board: Board, here: list[Offer]) -> list[Offer]:
         """The offers of a board that have a seat: the best of them where the board gives one card at most."""
-        held, kept = self.held.get(board.address, ()), self.kept.get(board.address, ())
-        fitting = [offer for offer in here if next(seats(offer, held, kept), None)]
-        if self.request.close == "required" or any(want.address for want in self.wants):
-            return fitting
-        return sorted(fitting, key=self.worth)[:1]
+        held = self.held.get(board.address, ())
+        fitting = (offer for offer in sorted(here, key=self.worth) if next(seats(offer, held), None))
+        several = self.request.close == "required" or any(want.address for want in self.wants)
+        if several and len(self.wants) > 1:
+            return list(fitting)
+        best = next(fitting, None)
+        return [best] if best else []
 
     def _extend(self, chosen: Choice, options: list[list[Offer]], first: int) -> Iterator[Choice]:
         """`chosen` with every allowed offer for the remaining wants; equal wants take theirs in order."""
@@ -124,7 +131,7 @@ class View:
             offer = options[depth][number]
             if all(self._beside(other, offer, self.wants[at], self.wants[depth]) for at, other in enumerate(chosen)):
                 choice = (*chosen, offer)
-                if self.home(choice):
+                if not self._homes.rules_out(self._near(choice)):
                     same = depth + 1 < len(options) and options[depth + 1] is options[depth]
                     yield from self._extend(choice, options, number if same else 0)
 
@@ -139,10 +146,12 @@ class View:
 
     def home(self, choice: Choice) -> Optional[Home]:
         """Host nodes for the guest beside these devices; None where there are none."""
-        if self.request.numa == "none":
-            return self._homes.find(frozenset())
-        return self._homes.find(frozenset(
-            offer.board.numa_node for offer in choice if offer.board.numa_node is not None))
+        return self._homes.find(self._near(choice))
+
+    def _near(self, choice: Choice) -> frozenset[int]:
+        """Host nodes of the devices, as far as the guest cares and they are known."""
+        nodes = (offer.board.numa_node for offer in choice if self.request.numa != "none")
+        return frozenset(node for node in nodes if node is not None)
 
     def worth(self, offer: Offer) -> tuple[bool, bool, int, bool]:
         """Smaller is better: the place kept for this VM, the smallest frame buffer that does (unknown ones last), the
@@ -168,7 +177,7 @@ class View:
     def _away(self, node: Optional[int], home: Home) -> int:
         if node is None:
             return UNKNOWN
-        return min((distance(self.host.nodes, node, place) - LOCAL for place in home.nodes if place is not None),
+        return min((distance(self.supply.distances, node, place) - LOCAL for place in home.nodes if place is not None),
                    default=UNKNOWN)
 
     def load(self, choice: Choice) -> int:
@@ -177,10 +186,11 @@ class View:
         return units if self.policy.order == "spread" else -units
 
     def crowd(self, choice: Choice) -> int:
-        """Idle boards on the nodes of these boards: the fewest first, so that sets stay whole; the most with spread."""
+        """Boards in use on the nodes of these boards: the most first, so that other nodes stay free for sets; the
+        fewest with spread."""
         nodes = {offer.board.numa_node for offer in choice}
-        idle = sum(board.numa_node in nodes for board in self.idle)
-        return -idle if self.policy.order == "spread" else idle
+        busy = sum(board.numa_node in nodes for board in self.boards if board.address in self.held)
+        return busy if self.policy.order == "spread" else -busy
 
     def memory(self, choice: Choice) -> int:
         """Memory left beside these boards: a board is cut for many VMs where there is most, and goes whole to one where
@@ -188,9 +198,6 @@ class View:
         left = self.left
         return sum(left.get(offer.board.numa_node, 0) * (1 if offer.layout.mechanism == "whole" else -1)
                    for offer in choice if offer.board.numa_node is not None)
-
-
-Key = tuple[object, ...]
 
 
 def _key(view: View, choice: Choice) -> Key:
@@ -216,12 +223,7 @@ def _key(view: View, choice: Choice) -> Key:
 def _gaps(view: View, choice: Choice) -> list[int]:
     """Of each pair of boards; not of a device that the platform chose."""
     boards = [offer.board for offer, want in zip(choice, view.wants, strict=True) if not want.address]
-    return [gap(one, other, view.host.nodes) for at, one in enumerate(boards) for other in boards[:at]]
-
-
-def _limited(choices: Iterable[Choice]) -> Iterator[Choice]:
-    for _, choice in zip(range(LIMIT), choices, strict=False):
-        yield choice
+    return [gap(one, other, view.supply.distances) for at, one in enumerate(boards) for other in boards[:at]]
 
 
 # ---- the choice made real --------------------------------------------------------------------------

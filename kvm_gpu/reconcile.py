@@ -10,9 +10,10 @@ from time import time
 from kvm_gpu.apply import undo
 from kvm_gpu.errors import HostError
 from kvm_gpu.holder import alive, boottime, holder_of
-from kvm_gpu.inuse import InUse, Kept
-from kvm_gpu.inventory import boot_id
-from kvm_gpu.users import device_paths, user, vfio_users
+from kvm_gpu.inuse import InUse, Kept, device_paths
+from kvm_gpu.ledgerrows import MAKING_READY
+from kvm_gpu.topology import boot_id
+from kvm_gpu.users import user, vfio_users
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -62,12 +63,17 @@ def judge(site: Site, claim: Claim, users: dict[str, int], boot: str) -> Verdict
     paths = tuple(path for device in site.ledger.devices(claim.id) for path in device_paths(device))
     opened, running = user(site.sysfs, paths, users) is not None, site.running(claim.vm)
     if claim.state == "releasing":
-        return "leave" if opened or (claim.holder is not None and alive(claim.holder)) else "free"
+        return "leave" if opened or _is_anothers(claim) else "free"
     if opened:
         return "active" if running else "leave"
     if running or (claim.state == "starting" and _being_started(claim)):
         return "leave"
     return "free"
+
+
+def _is_anothers(claim: Claim) -> bool:
+    """Whether another process is at it; we are not: we are here."""
+    return claim.holder not in (None, holder_of(posix.getpid())) and alive(claim.holder)
 
 
 def _being_started(claim: Claim) -> bool:
@@ -76,15 +82,16 @@ def _being_started(claim: Claim) -> bool:
     return claim.deadline is not None and boottime() < claim.deadline
 
 
-def free(site: Site, claim: Claim, boot: str, give_up: bool = False) -> str:
-    """Undo what the claim made ready and end it; it stays `releasing` while a VM has the device open. `give_up`: also
-    what it would keep while the VM is stopped, and though the kernel refuses a step. Answers what happened, in words.
+def free(site: Site, claim: Claim, boot: str, keep: bool = True, force: bool = False) -> str:
+    """Undo what the claim made ready and end it; it stays `releasing` while a VM has the device open. `keep`: a claim
+    that asks for it holds its slots on; `force`: end it though the kernel refuses a step. Answers what happened, in
+    words.
 
     Only who has put its own name on a `releasing` claim undoes: else a slow one could clear the next owner's vGPU.
     """
     if not _take_over(site, claim):
-        return f"VM {claim.vm}: is being released by another process"
-    if claim.keep and not give_up:
+        return f"VM {claim.vm}: is seen to by another process"
+    if claim.keep and keep and site.ledger.claim_of(claim.vm) == site.ledger.claim(claim.id):
         return _keep(site, claim)
     try:
         if claim.boot_id == boot:
@@ -92,7 +99,7 @@ def free(site: Site, claim: Claim, boot: str, give_up: bool = False) -> str:
     except InUse as error:
         return _postpone(site, claim, f"still in use: {error.message}")
     except HostError as error:
-        if not give_up:
+        if not force:
             return _postpone(site, claim, error.message)
     with site.ledger.note():
         site.ledger.remove(claim.id)
@@ -101,16 +108,16 @@ def free(site: Site, claim: Claim, boot: str, give_up: bool = False) -> str:
 
 
 def _take_over(site: Site, claim: Claim) -> bool:
+    """False where the claim is not any more as it was read, or somebody else is at it. One who makes it ready will
+    see that it is released, and give it back: undoing now would be too early."""
     with site.ledger.note():
-        now = site.ledger.claim(claim.id)
-        if now is None:
+        if site.ledger.claim(claim.id) != claim or (claim.state == "releasing" and _is_anothers(claim)):
             return False
-        ours = holder_of(posix.getpid())
-        if now.state == "releasing" and now.holder not in (None, ours) and alive(now.holder):
-            return False
-        deadline = None if now.state == "releasing" else boottime() + site.config.release_deadline_s
-        site.ledger.set_state(claim.id, "releasing", now.note, holder=ours, deadline=deadline)
-    return True
+        readied = claim.note == MAKING_READY and _is_anothers(claim)
+        holder = claim.holder if readied else holder_of(posix.getpid())
+        deadline = None if claim.state == "releasing" else boottime() + site.config.release_deadline_s
+        site.ledger.set_state(claim.id, "releasing", claim.note, holder=holder, deadline=deadline)
+    return not readied
 
 
 def _undo(site: Site, claim: Claim) -> None:

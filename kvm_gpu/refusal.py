@@ -1,12 +1,12 @@
-"""Why a request does not go on a host: a reason for each candidate, and what would help. Off the hot path's way.
+"""Why a request does not go on a host: a reason for each candidate, and what would help.
 
-Each sentence is made from the same rules as the decision, after it has failed.
+Made by the decision's own rules, after it has failed; a start that succeeds does not import this.
 """
 from __future__ import annotations
 
 from kvm_gpu.model import Reason, Refusal, Want
 from kvm_gpu.nodes import fixed_nodes, settle
-from kvm_gpu.room import at_address, holders, offers, room, seats
+from kvm_gpu.room import at_address, holders, matches, offers, room, seats
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -20,10 +20,12 @@ if TYPE_CHECKING:
 
 def refuse(view: View, fits: Callable[[Request], bool]) -> Refusal:
     """`fits`: whether another request would go on this host."""
-    reasons = [reason for board in view.host.boards for reason in _on_board(view, board)]
-    reasons += [Reason(f"node {node.id}", why) for node in view.host.nodes for why in _on_node(view, node, reasons)]
-    reasons += [Reason("host", why) for why in _on_host(view)]
-    return Refusal(tuple(reasons), "; ".join(_hints(view, fits)) or "no board of this host serves this request")
+    reasons = [reason for board in view.boards for reason in _on_board(view, board)]
+    reasons += [Reason(f"node {node}", why) for node, why in _short_nodes(view).items()
+                if not any(why in reason.why for reason in reasons)]
+    reasons += [Reason("host", why) for why in dict.fromkeys(_on_host(view))]
+    reasons = reasons or [Reason("host", f"no board offers {in_words(want)}") for want in dict.fromkeys(view.wants)]
+    return Refusal(tuple(reasons), "; ".join(_hints(view, fits)) or f"this host has {_all_names(view)}")
 
 
 # ---- boards ----------------------------------------------------------------------------------------
@@ -52,7 +54,7 @@ def why_not(view: View, board: Board, want: Want) -> Optional[str]:
     held = view.held.get(board.address, [])
     here = offers(board, want, held)
     if not here:
-        return why_used_otherwise(board, held) if offers(board, want, ()) else f"offers no {in_words(want)}"
+        return why_used_otherwise(board, held) if _serves_idle(board, want, held) else f"offers no {in_words(want)}"
     if board.address in view.cordoned:
         return "cordoned"
     if any(next(seats(offer, held), None) for offer in here):
@@ -61,6 +63,14 @@ def why_not(view: View, board: Board, want: Want) -> Optional[str]:
     if want.address:
         return _at_address(here[0], want.address, held)
     return next((why for why in whys if isinstance(why, str)), None) or _no_slot(here[0], held)
+
+
+def _serves_idle(board: Board, want: Want, held: Sequence[Hold]) -> bool:
+    """Whether the board serves the want while nobody holds it: one that is held whole does not show the VFs that it
+    has otherwise."""
+    vf = want.mechanism == "vf" or (want.profile or "").casefold() == f"{board.model}-vf".casefold()
+    off = held and board.partitioner is not None and vf and matches(board, want)
+    return bool(off or offers(board, want, ()))
 
 
 def _at_address(offer: Offer, address: str, held: Sequence[Hold]) -> str:
@@ -93,7 +103,7 @@ def _has_address(board: Board, address: str) -> bool:
 
 
 def in_words(want: Want) -> str:
-    """ "A16-4Q", "whole rtx6000", "mdev with at least 4096 MiB". """
+    """The want as a person would say it: "whole rtx6000", "mdev GPU with at least 4096 MiB"."""
     words = [want.mechanism, want.vendor, want.model, want.profile, want.address]
     words.append(None if want.fb_mib is None else f"GPU with at least {want.fb_mib} MiB")
     return " ".join(word for word in words if word)
@@ -117,31 +127,36 @@ def _lack(view: View, node: NumaNode) -> Optional[str]:
     return "; ".join(dict.fromkeys(lacks)) or None
 
 
-def _on_node(view: View, node: NumaNode, said: Sequence[Reason]) -> Iterator[str]:
-    """Why the node has no CPUs or memory for the guest, where no board said so already."""
-    why = _lack(view, node)
-    if why and not any(reason.why.startswith(why) for reason in said):
-        yield why
+def _short_nodes(view: View) -> dict[int, str]:
+    """Host nodes that have no CPUs or memory for the guest, where that can be what refuses it."""
+    if view.request.numa != "required" and view.home(()):
+        return {}
+    lacks = {node.id: _lack(view, node) for node in view.host.nodes}
+    return {node: why for node, why in lacks.items() if why}
 
 
 def _on_host(view: View) -> Iterator[str]:
     """Why what is free does not do, counted over the host."""
-    told = False
+    too_few = False
     for want in dict.fromkeys(view.request.wants):
-        states = {board.address: why_not(view, board, want) for board in view.host.boards}
-        need, free = view.wants.count(want), sum(why is None for why in states.values())
-        if free < need:
-            told = True
-            users = [hold for board in view.host.boards if states[board.address] and offers(board, want, ())
-                     for hold in view.held.get(board.address, ())]
-            if need > 1 or free:
-                yield f"needs {need}, {free} free on this host"
-            elif users:
-                yield f"none free, held by {holders(users)}"
-    if not told and len(view.wants) > 1:
-        yield "the free ones are not close enough" if view.request.close == "required" else "not all of it at once"
-    elif not told and len(view.request.guest) > 1:
+        need, free = view.wants.count(want), sum(why_not(view, board, want) is None for board in view.boards)
+        too_few = too_few or free < need
+        users = [hold for board in _busy(view, want) for hold in view.held[board.address]]
+        if free < need and need > 1:
+            yield f"needs {need}, {free} free on this host"
+        elif free < need and users:
+            yield f"none free, held by {holders(users)}"
+    if not too_few and len(view.wants) > 1:
+        yield "the free ones are not close enough" if view.request.close == "required" else "not all of them at once"
+    elif not too_few and len(view.request.guest) > 1:
         yield f"no {len(view.request.guest)} host nodes have room for one guest node each"
+
+
+def _busy(view: View, want: Want) -> list[Board]:
+    """Boards that could serve the want if nobody held them."""
+    return [board for board in view.boards
+            if view.held.get(board.address) and not board.trouble and board.address not in view.cordoned
+            and _serves_idle(board, want, view.held[board.address]) and why_not(view, board, want)]
 
 
 # ---- what would help -------------------------------------------------------------------------------
@@ -159,20 +174,26 @@ def _hints(view: View, fits: Callable[[Request], bool]) -> Iterator[str]:
     other = _other_size(view)
     if other:
         yield f"ask for {other}"
-    busy = [board.address for board in view.host.boards
-            if view.held.get(board.address) and not board.trouble and board.address not in view.cordoned
-            and any(offers(board, want, ()) and why_not(view, board, want) for want in request.wants)]
+    busy = dict.fromkeys(board.address for want in request.wants for board in _busy(view, want))
+    short = [f"node{node}" for node in _short_nodes(view)]
     if busy:
-        yield f"stop a VM on {' or '.join(busy[:3])}"
+        yield f"stop a VM on {' or '.join(list(busy)[:3])}"
+    elif short:
+        yield f"stop a VM that has CPUs or memory of {' or '.join(short[:3])}"
+
+
+def _all_names(view: View) -> str:
+    """What can be asked for by name, boards in trouble left out."""
+    names = {profile.name for board in view.boards if not board.trouble
+             for layout in board.layouts for cell in layout.cells for profile in cell.profiles}
+    return ", ".join(sorted(names)) or "no GPU to give"
 
 
 def _other_size(view: View) -> Optional[str]:
     """A size that a board which runs it could give instead of the wanted one."""
     for want in view.request.wants:
-        for board in view.host.boards:
-            held = view.held.get(board.address)
-            if not held or not want.profile or not offers(board, want, ()):
-                continue
-            if not why_not(view, board, Want(profile=held[0].profile)):
-                return held[0].profile
+        for board in _busy(view, want) if want.profile else ():
+            for profile in sorted({hold.profile for hold in view.held[board.address]}):
+                if not why_not(view, board, Want(profile=profile)):
+                    return profile
     return None

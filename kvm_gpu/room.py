@@ -61,11 +61,11 @@ def more(cell: Cell, profile: Profile, held: Sequence[Hold]) -> int:
     for start in sorted(free_starts(cell, profile, held)):
         if start >= end:
             fitting, end = fitting + 1, start + profile.size
-    return min(fitting, len(profile.starts) - len(held)) if cell.one_size else fitting
+    return min(fitting, max(0, len(profile.starts) - len(held))) if cell.one_size else fitting
 
 
 def _no_room(cell: Cell, profile: Profile, held: Sequence[Hold]) -> str:
-    other = next((hold for hold in held if hold.size and hold.size != profile.size), None)
+    other = min((hold for hold in held if hold.size not in (0, profile.size)), key=lambda hold: hold.slot, default=None)
     if not cell.one_size and other and all(hold.size for hold in held):
         return f"no room for {profile.name} beside {holders(held)}"
     if cell.one_size and other and any(p.size == other.size and more(cell, p, held) for p in cell.profiles):

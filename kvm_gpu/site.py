@@ -6,6 +6,7 @@ from kvm_gpu import config as configuration
 from kvm_gpu.errors import HostError
 from kvm_gpu.ledger import Ledger
 from kvm_gpu.sysfs import Sysfs
+from kvm_gpu.topology import boot_id
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -43,7 +44,6 @@ class Site:
 
     def view(self) -> View:
         """The host as cached, else read. Raises HostError."""
-        from kvm_gpu.inventory import boot_id
         host = cache.load(self._cache_path(), self._cache_key(boot_id(self.sysfs)))
         return self.fresh_view() if host is None else View(host, (), False)
 

@@ -1,4 +1,4 @@
-"""The host's NUMA nodes: CPUs with their SMT siblings, memory, huge pages, distances.
+"""The host's boot and NUMA nodes: CPUs with their SMT siblings, memory, huge pages, distances.
 
 `read_nodes` is the cold path; `refresh` reads again, for each start, what changes while VMs come and go.
 Source: Documentation/ABI/stable/sysfs-devices-node, Documentation/admin-guide/cputopology.rst, hugetlbpage.rst.
@@ -13,10 +13,19 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Final, Optional
 
+BOOT_ID: Final = "/proc/sys/kernel/random/boot_id"
 NODES: Final = "/sys/devices/system/node"
 CPUS: Final = "/sys/devices/system/cpu"
 CPUSETS: Final = ("/sys/fs/cgroup/machine.slice/cpuset.cpus.effective", "/sys/fs/cgroup/cpuset.cpus.effective")
 AVAILABLE: Final = ("MemFree:", "Inactive(file):", "SReclaimable:")  # what a new VM gets: free, or given back at once
+
+
+def boot_id(sysfs: Sysfs) -> str:
+    """Raises HostError where the kernel does not tell: without it no claim outlives a reboot rightly."""
+    found = sysfs.read(BOOT_ID)
+    if not found:
+        raise HostError(f"{BOOT_ID}: not there")
+    return found
 
 
 def read_nodes(sysfs: Sysfs) -> tuple[NumaNode, ...]:

@@ -1,6 +1,7 @@
 """The CPUs, memory and PCI window of a domain, as new elements. What the platform wrote is never written again."""
 from __future__ import annotations
 
+from kvm_gpu.domrecord import FW_CFG
 from kvm_gpu.domvalue import VCPUS, format_cpus, number
 from kvm_gpu.domxml import QEMU, Element, New
 from kvm_gpu.guestpci import machine
@@ -15,7 +16,6 @@ if TYPE_CHECKING:
 IOTHREADS: Final = 1024
 WINDOW_MIB: Final = 32 << 10        # OVMF, and QEMU's q35
 PC_WINDOW_MIB: Final = 2 << 10      # QEMU's i440fx
-FW_CFG: Final = "name=opt/ovmf/X-PciMmio64Mb,string="
 ARG: Final = f"{QEMU} arg"
 
 
@@ -105,6 +105,5 @@ def _window_mib(placement: Placement) -> int:
 
 
 def _uefi(domain: Element) -> bool:
-    system = domain.first("os")
-    return system is not None and (system.attributes.get("firmware") == "efi" or any(
-        loader.attributes.get("type") == "pflash" for loader in system.all("loader")))
+    return (any(system.attributes.get("firmware") == "efi" for system in domain.all("os"))
+            or any(loader.attributes.get("type") == "pflash" for loader in domain.all("os", "loader")))

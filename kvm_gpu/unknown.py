@@ -19,7 +19,7 @@ def check_known(site: Site, request: Request, host: Host) -> None:
     """Raises RequestError for a profile or an address that is not merely taken but unknown."""
     for want in request.wants:
         if want.profile is not None and not _is_profile(site, host, want.profile):
-            raise RequestError(f"VM {request.vm.id}: {want.profile} is no profile of this host, nor of any GPU in our tables",
+            raise RequestError(f"VM {request.vm.id}: {want.profile} is no profile of this host or of any GPU we know",
                                _similar(want.profile, {profile.name for profile in profiles(host)}))
         if want.address is not None and want.address not in addresses(host):
             raise RequestError(f"VM {request.vm.id}: {_what_is(site, host, want.address)}{_where(host, want.model)}",

@@ -6,13 +6,11 @@ only on slots that the ledger says are ours (apply.py). Source: Documentation/dr
 from __future__ import annotations
 
 from kvm_gpu.errors import HostError
-from kvm_gpu.sysfs import DEVICES, MDEVS
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Final, Optional
 
-    from kvm_gpu.model import Device
     from kvm_gpu.sysfs import Sysfs
 
 VFIO: Final = "/dev/vfio/"
@@ -46,8 +44,3 @@ def nodes(sysfs: Sysfs, path: str) -> tuple[str, ...]:
 def user(sysfs: Sysfs, paths: tuple[str, ...], users: dict[str, int]) -> Optional[int]:
     """Pid that has one of these devices open, None where nobody has."""
     return next((users[node] for path in paths for node in nodes(sysfs, path) if node in users), None)
-
-
-def device_paths(device: Device) -> tuple[str, ...]:
-    """Folders of what the VM opens: the mdev, else the functions."""
-    return (MDEVS + device.uuid,) if device.uuid else tuple(DEVICES + function for function in device.functions)

@@ -1,6 +1,9 @@
 """A Site over a fake kernel in the same process: real ledger, real cache, real tables, no mount."""
 from __future__ import annotations
 
+import os
+import re
+import tempfile
 from pathlib import Path
 
 from kvm_gpu import profiles
@@ -12,6 +15,12 @@ from tests.fakekernel.fakesysfs import FakeSysfs
 from tests.fakekernel.kernel import Kernel
 
 TABLE = "/etc/kvm-gpu/vgpu-types.json"
+NUMBERED = re.compile("iommu_group|^/dev/vfio/|/boot_id$|^/proc/[0-9]|^/run/libvirt/")
+
+
+def folder_in_memory() -> tempfile.TemporaryDirectory[str]:
+    """For tests that commit hundreds of times: a sync costs nothing there."""
+    return tempfile.TemporaryDirectory(dir="/dev/shm" if os.access("/dev/shm", os.W_OK) else None)
 
 
 def fake_site(kernel: Kernel, folder: Path, config: Config | None = None) -> Site:
@@ -38,6 +47,11 @@ def stop(site: Site, kernel: Kernel, vm: str) -> None:
     """The guest turns itself off: no hook runs, reconcile finds out."""
     kernel.vm_stop(vm)
     reconcile(site)
+
+
+def essence(kernel: Kernel) -> dict[str, str]:
+    """The kernel's tree without what a reboot, and VFs that go and come, number afresh."""
+    return {path: text for path, text in kernel.snapshot().items() if not NUMBERED.search(path)}
 
 
 def tables(kernel: Kernel, folder: Path) -> profiles.Tables:

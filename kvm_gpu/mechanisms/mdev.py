@@ -26,7 +26,7 @@ def layout(sysfs: Sysfs, card: Card) -> Optional[Layout]:
     parents = tuple(DEVICES + vf for vf in card.vfs) or (card.path,)
     if not sysfs.list(parents[0] + TYPES):
         return None
-    held = {parent: _mdevs(sysfs, parent, None) for parent in parents}
+    held = {parent: mdevs(sysfs, parent) for parent in parents}
     idle = next((parent for parent in parents if not held[parent]), parents[0])
     cells = _cells(sysfs, idle, card.types, tuple(one.type_id for ones in held.values() for one in ones if one.type_id))
     names = tuple(cell.name for cell in cells)
@@ -85,7 +85,8 @@ def _available(sysfs: Sysfs, parent: str, folder: str) -> int:
     return sysfs.number(f"{parent}{TYPES}/{folder}/available_instances") or 0
 
 
-def _mdevs(sysfs: Sysfs, parent: str, slot: Optional[str]) -> tuple[Seen, ...]:
+def mdevs(sysfs: Sysfs, parent: str, slot: Optional[str] = None) -> tuple[Seen, ...]:
+    """What was made on the parent in folder `parent`, noted for `slot`."""
     found = []
     for name in sysfs.list(parent):
         if len(name) == UUID_LENGTH and name.count("-") == 4:
@@ -97,7 +98,7 @@ def _mdevs(sysfs: Sysfs, parent: str, slot: Optional[str]) -> tuple[Seen, ...]:
 def seen(sysfs: Sysfs, layout: Layout) -> tuple[Seen, ...]:
     numbered = layout.slots and "#" in layout.slots[0].name
     parents = {slot.path: None if numbered else slot.name for slot in layout.slots}
-    return tuple(found for path, slot in parents.items() for found in _mdevs(sysfs, path, slot))
+    return tuple(found for path, slot in parents.items() for found in mdevs(sysfs, path, slot))
 
 
 def look(sysfs: Sysfs, slot: Slot, profile: Profile) -> Optional[Obstacle]:
@@ -106,7 +107,7 @@ def look(sysfs: Sysfs, slot: Slot, profile: Profile) -> Optional[Obstacle]:
         return Obstacle("is gone, or its driver has no " + profile.name)
     if _available(sysfs, slot.path, folder):
         return None
-    held = ", ".join(found.words for found in _mdevs(sysfs, slot.path, None))
+    held = ", ".join(found.words for found in mdevs(sysfs, slot.path))
     numbered = "#" in slot.name
     return Obstacle(f"no instance of {profile.name} left{' beside ' + held if held else ''}", whole_board=numbered)
 

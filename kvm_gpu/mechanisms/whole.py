@@ -5,6 +5,7 @@ A card whose VFs are all idle can be given whole: its VFs are switched off first
 from __future__ import annotations
 
 from kvm_gpu.mechanisms import Obstacle
+from kvm_gpu.mechanisms.mdev import mdevs
 from kvm_gpu.model import Attribute, Cell, Layout, Profile, Slot
 from kvm_gpu.sysfs import DEVICES, Sysfs
 
@@ -34,7 +35,10 @@ def seen(sysfs: Sysfs, layout: Layout) -> tuple[Seen, ...]:
 
 
 def look(sysfs: Sysfs, slot: Slot, profile: Profile) -> Optional[Obstacle]:
-    return None if sysfs.exists(slot.path) else Obstacle("is gone", whole_board=True)
+    if not sysfs.exists(slot.path):
+        return Obstacle("is gone", whole_board=True)
+    made = mdevs(sysfs, slot.path)      # not ours: the ledger would know; they would go with the driver
+    return Obstacle(f"{made[0].words} is on it, not by us") if made else None
 
 
 def realise(sysfs: Sysfs, slot: Slot, profile: Profile, uuid: str) -> tuple[Action, ...]:

@@ -120,8 +120,9 @@ def guest_options(request, host, guest):
 
 def platform_nodes(request, host, guest):
     """Where the platform left the guest node; bound memory counts where it is bound, even away from pinned CPUs."""
-    pcpus = [cpu for _, cpus in guest.pinned or () for cpu in cpus]
-    pinned = [node for node in host.nodes if guest.pinned is None or any(cpu in core for cpu in pcpus for core in node.cores)]
+    pcpus = {cpu for _, cpus in guest.pinned or () for cpu in cpus}
+    pinned = [node for node in host.nodes
+              if guest.pinned is None or pcpus & {cpu for core in node.cores for cpu in core}]
     bound = [node for node in host.nodes if guest.bound is None or node.id in guest.bound]
     both = [node for node in pinned if node in bound]
     return both if both or request.numa == "required" or guest.bound is None else bound
