@@ -9,12 +9,11 @@ import posix
 from time import sleep, time
 
 from kvm_gpu import domain
-from kvm_gpu.apply import apply, stands
-from kvm_gpu.errors import BusyError, GpuError, HostError, NoCapacity, OwnershipError
+from kvm_gpu.act import act
+from kvm_gpu.errors import BusyError, GpuError, NoCapacity, OwnershipError
 from kvm_gpu.holder import alive, boottime, holder_of
-from kvm_gpu.inuse import InUse, Kept, device_paths
 from kvm_gpu.ledgerrows import MAKING_READY, Claim
-from kvm_gpu.look import Search, look_at, parts
+from kvm_gpu.look import Search, functions_of, look_at
 from kvm_gpu.model import Refusal
 from kvm_gpu.plan import place
 from kvm_gpu.request import check
@@ -26,7 +25,7 @@ if TYPE_CHECKING:
 
     from kvm_gpu.capacity import Row
     from kvm_gpu.domain import Domain
-    from kvm_gpu.model import Action, Board, Device, Host, Placement, Request, Taken
+    from kvm_gpu.model import Action, Device, Host, Placement, Request
     from kvm_gpu.site import Site, View
 
     Holder = tuple[int, int]
@@ -80,7 +79,7 @@ def claim(site: Site, request: Request, holder: Optional[Holder] = None) -> Deci
             search = Search(site.view())
             continue
         decision = _record(site, request, search, found)
-        if decision is not None and _act(site, decision, search):
+        if decision is not None and act(site, decision, search):
             _hand_over(site, decision, holder)
             return decision
     raise BusyError(f"VM {request.vm.id}: lost {ATTEMPTS} times to other starts", "try again")
@@ -243,7 +242,7 @@ def refuse_raw(site: Site, request: Request, found: Domain) -> None:
     if not found.hostdevs and not found.mdevs:
         return
     adopted = {want.address for want in request.wants}
-    taken = {function for board in site.view().host.boards for function in _functions_of(board)}
+    taken = {function for board in site.view().host.boards for function in functions_of(board)}
     raw = [address for address in found.hostdevs if address in taken and address not in adopted]
     raw += [uuid for uuid in found.mdevs if uuid.lower() in site.ledger.uuids()]
     if raw:
@@ -251,13 +250,7 @@ def refuse_raw(site: Site, request: Request, found: Domain) -> None:
                              "ask for a profile, or adopt the device by its address")
 
 
-def _functions_of(board: Board) -> frozenset[str]:
-    """Addresses of its PF with the functions beside it, and of all that a VM could get."""
-    slots = (slot for layout in board.layouts for slot in layout.slots)
-    return frozenset(function.address for function in board.functions).union(*(slot.functions for slot in slots))
-
-
-# ---- recording and acting ----------------------------------------------------------------------------
+# ---- recording ---------------------------------------------------------------------------------------
 
 def _record(site: Site, request: Request, search: Search, found: Placement | Refusal) -> Optional[Decision]:
     """Under the lock: place again if the ledger has changed since, and record if every slot was looked at. None:
@@ -282,45 +275,6 @@ def _record(site: Site, request: Request, search: Search, found: Placement | Ref
         site.ledger.add(new, placement, actions, boards)
         site.ledger.event(new.id, new.vm, "claimed", ", ".join(device.hold.slot for device in placement.devices))
     return Decision(request, search.view.host, new.id, placement, None, actions)
-
-
-def _act(site: Site, decision: Decision, search: Search) -> bool:
-    """Make the devices ready; False where somebody foreign turned out to be inside one. While this runs the claim's
-    holder is this process: nobody frees a claim that is being made ready."""
-    assert decision.claim is not None and decision.placement is not None
-    try:
-        for device in decision.placement.devices:
-            with Kept(site.sysfs, device_paths(device)):
-                pass        # nobody is inside; others' starts do not look at what is ours in the ledger
-        apply(site.sysfs, decision.actions)
-    except InUse as error:
-        _drop(site, decision, error.message)
-        search.renew(site.fresh_view())
-        for device in decision.placement.devices:
-            if error.device in _all_of(decision.host, device):
-                search.veto(device.hold.board, device.hold.slot, error.message)
-        return False
-    except HostError as error:
-        _drop(site, decision, error.message)
-        raise
-    return True
-
-
-def _all_of(host: Host, device: Device) -> frozenset[str]:
-    """Names of all that a VM could be inside of when this device is made ready."""
-    return _functions_of(parts(host, device)[0]) | {device.uuid or device.hold.slot}
-
-
-def _drop(site: Site, decision: Decision, why: str) -> None:
-    """End a claim that came to nothing; what the kernel would not undo stays with it for the next reconcile."""
-    assert decision.claim is not None
-    left = any(stands(site.sysfs, action) for action in decision.actions)
-    with site.ledger.note():
-        if left:
-            site.ledger.set_state(decision.claim, "releasing", why, deadline=boottime() + site.config.release_deadline_s)
-        else:
-            site.ledger.remove(decision.claim)
-        site.ledger.event(decision.claim, decision.request.vm.id, "failed", why)
 
 
 def _hand_over(site: Site, decision: Decision, holder: Optional[Holder]) -> None:

@@ -115,6 +115,12 @@ def parts(host: Host, device: Device) -> tuple[Board, Layout, Slot, Profile]:
     return board, layout, slot, next(profile for profile in cell.profiles if profile.name == hold.profile)
 
 
+def functions_of(board: Board) -> frozenset[str]:
+    """Addresses of its PF with the functions beside it, and of all that a VM could get."""
+    slots = (slot for layout in board.layouts for slot in layout.slots)
+    return frozenset(function.address for function in board.functions).union(*(slot.functions for slot in slots))
+
+
 def _look(sysfs: Sysfs, layout: Layout, slot: Slot, profile: Profile, search: Search) -> Optional[Obstacle]:
     kind = mechanism(layout.mechanism)
     kept = search.own.get(slot.name)

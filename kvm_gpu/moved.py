@@ -1,7 +1,7 @@
 """Kept slots after a reboot: a card that was added or taken out may have shifted the others' PCI addresses.
 
-A board is known again by its serial number, else by its slot's label; without either only by what stands at its old
-address. Cold path: once for each kept claim and boot.
+A board is known again by its serial number, else by its slot's label; without either, or where several have the same,
+only by what stands at its old address. Cold path: once for each kept claim and boot.
 """
 from __future__ import annotations
 
@@ -74,10 +74,10 @@ def _now(claim: Claim, device: Device, identity: Optional[str], host: Host) -> D
 
 
 def _board(host: Host, device: Device, identity: Optional[str]) -> Optional[Board]:
-    for board in host.boards:
-        if (board.identity == identity) if identity else (board.address == device.hold.board):
-            return board
-    return None
+    alike = [board for board in host.boards if board.identity == identity] if identity else list(host.boards)
+    if identity and len(alike) == 1:
+        return alike[0]
+    return next((board for board in alike if board.address == device.hold.board), None)
 
 
 def _at(device: Device, board: Board) -> Optional[Device]:

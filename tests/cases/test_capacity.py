@@ -29,6 +29,14 @@ def test_c02_a_list_with_only_a_header(tmp_path: Path) -> None:
         X48: "fully used by vm-101", "host": "none free, held by vm-101"}
 
 
+def test_two_of_one_size_leave_nothing_for_another(tmp_path: Path) -> None:
+    site = fake_site(hosts.load("x48"), tmp_path)
+    for vm in ("vm-1", "vm-2"):
+        start(site, vm, Want(profile="X48-2Q"))
+    assert counts(site, "0000:17:00.0") == {
+        "X48-2Q": (24, 2, 22, 22), "X48-8Q": (6, 0, 0, 0), "X48-24Q": (2, 0, 0, 0), "X48-48Q": (1, 0, 0, 0)}
+
+
 def test_c02_with_a_vgpu_that_is_not_ours(tmp_path: Path) -> None:
     site = fake_site(hosts.load("x48-full"), tmp_path)
     row, = (row for row in claims.capacity(site) if row.profile == "X48-48Q")

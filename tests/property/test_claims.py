@@ -2,11 +2,11 @@
 from __future__ import annotations
 
 import dataclasses
-from collections import Counter
 from errno import EBUSY, EIO, ENOSPC
 from pathlib import Path
 from uuid import UUID
 
+import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
@@ -15,11 +15,11 @@ from kvm_gpu import claims
 from kvm_gpu.claims import Decision
 from kvm_gpu.config import Config
 from kvm_gpu.errors import HostError, NoCapacity, OwnershipError, RequestError
-from kvm_gpu.model import GuestNode, Policy, Request, Vm, Want
+from kvm_gpu.model import CpuMode, GuestNode, Policy, Request, Strict, Vm, Want
 from kvm_gpu.reconcile import reconcile
 from tests.fakekernel import hosts
 from tests.fakekernel.kernel import Kernel
-from tests.fakekernel.machine import Machine
+from tests.fakekernel.machine import Card, Machine
 from tests.fakekernel.vms import QemuError
 from tests.sites import essence, fake_site, folder_in_memory, run
 
@@ -27,17 +27,17 @@ PCI = "/sys/bus/pci/devices/"
 DEAD = (1 << 22, 1)             # above pid_max: nobody's
 VMS = st.sampled_from([f"vm-{number}" for number in range(5)])
 ERRNO = st.sampled_from([EBUSY, EIO, ENOSPC])
-CUT, FAST = "0000:3b:00.0", "0000:ca:00.0"  # two plain VFs; four VFs with vGPUs
+CUT, FAST, MDEVS = "0000:3b:00.0", "0000:ca:00.0", "0000:af:00.0"    # two plain VFs; four VFs with vGPUs; a T4
 
 
-def cards(name: str, *addresses: str) -> tuple:
+def cards(name: str, *addresses: str) -> tuple[Card, ...]:
     return tuple(card for card in hosts.describe(name).cards if card.at in addresses)
 
 
 def machine(vgpu: str) -> Machine:
     """Two RTX 6000 and a card with two plain VFs, and boards with vGPUs as files or as mdevs. As mdevs the RTX 6000
     can be cut too."""
-    more = cards("x48-full", FAST) if vgpu == "vfio" else cards("t4-mdev", "0000:af:00.0")
+    more = cards("x48-full", FAST) if vgpu == "vfio" else cards("t4-mdev", MDEVS)
     return dataclasses.replace(
         hosts.describe("x48-full"), name=f"joined {vgpu}", vgpu=vgpu, setup=(),
         cards=cards("rtx6000x4", "0000:5e:00.0", "0000:d8:00.0") + cards("whole-or-vf", CUT) + more)
@@ -46,9 +46,9 @@ def machine(vgpu: str) -> Machine:
 class Host(RuleBasedStateMachine):
     vgpu = "vfio"
     wants = (
-        Want(mechanism="whole"), Want(profile="rtx6000", cards=2), Want(mechanism="whole", cards=3), Want(mechanism="vf"),
-        Want(mechanism="vf", address="0000:3b:00.5"), Want(profile="X48-24Q"), Want(profile="X48-8Q", cards=1),
-        Want(fb_mib=8000), Want(mechanism="nvidia_vfio", address="0000:ca:00.6"))
+        Want(mechanism="whole"), Want(profile="rtx6000", cards=2), Want(mechanism="whole", cards=3),
+        Want(mechanism="vf"), Want(mechanism="vf", address="0000:3b:00.5"), Want(profile="X48-24Q"),
+        Want(profile="X48-8Q"), Want(fb_mib=8000), Want(mechanism="nvidia_vfio", address="0000:ca:00.6"))
     writable = (f"{PCI}{CUT}/sriov_numvfs", *(f"{PCI}0000:ca:00.{at}/nvidia/current_vgpu_type" for at in range(4, 8)))
 
     def __init__(self) -> None:
@@ -65,22 +65,27 @@ class Host(RuleBasedStateMachine):
     @rule(data=st.data(), vm=VMS, cards=st.sampled_from([None, None, None, 2, 3]), keep=st.booleans(),
           cpu=st.sampled_from(["none", "dedicated", "shared"]), numa=st.sampled_from(["preferred", "required"]),
           dies=st.booleans())
-    def claim(self, data: st.DataObject, vm: str, cards: int | None, keep: bool, cpu: str, numa: str, dies: bool) -> None:
+    def claim(self, data: st.DataObject, vm: str, cards: int | None, keep: bool, cpu: CpuMode, numa: Strict,
+              dies: bool) -> None:
         """A start that comes to nothing changes nothing. `dies`: who starts the VM ends at once."""
         want = data.draw(st.sampled_from(self.wants))
         if cards and not want.address:
             want = want._replace(cards=cards)
-        request = Request(Vm(vm), (want,), (GuestNode(0, (0, 1, 2), 4096),), numa, "preferred", cpu, keep)  # type: ignore[arg-type]
+        request = Request(Vm(vm), (want,), (GuestNode(0, (0, 1, 2), 4096),), numa, "preferred", cpu, keep)
         reconcile(self.site)
         had, runs = self.site.ledger.claim_of(vm), self.site.running(vm)
         before = self.all()
+        if runs:
+            with pytest.raises(OwnershipError):
+                claims.claim(self.site, request)
+            assert self.all() == before
+            return
         try:
             self.check_claim(claims.claim(self.site, request, DEAD if dies else None))
-            assert not runs
-        except (NoCapacity, HostError, OwnershipError, RequestError) as error:  # RequestError: a VF that is switched off
-            assert isinstance(error, OwnershipError) == runs
-            if had is None or runs:
-                assert self.all() == before
+        except (NoCapacity, HostError, RequestError) as failure:
+            unknown = isinstance(failure, RequestError)
+            assert had is not None or self.all() == before
+            assert not unknown or want.address      # of a VF that is switched off
 
     def check_claim(self, made: Decision) -> None:
         """What was decided is recorded, and ready in the kernel."""
@@ -122,7 +127,7 @@ class Host(RuleBasedStateMachine):
         reconcile(self.site)
         before = self.site.ledger.claims()
         if not self.kernel.faults.coming:
-            assert all(verb in sentence for sentence in reconcile(self.site) for verb in ("releasing",))
+            assert all("releasing" in sentence for sentence in reconcile(self.site))
             assert [held.id for held in self.site.ledger.claims()] == [held.id for held in before]
 
     # ---- what happens to us ----------------------------------------------------------------------
@@ -162,9 +167,8 @@ class Host(RuleBasedStateMachine):
         if free:
             vm, function = f"foreign-{self.number}", data.draw(st.sampled_from(free))
             self.number += 1
-            mates = [name for name in self.kernel.pci.functions if name[:-1] == function[:-1] and function.endswith(".0")
-                     and self.kernel.pci.functions[name].physfn is None]
-            self.kernel.vm_start(vm, managed=tuple(mates or [function]))
+            mates = [name for name in self.kernel.pci.functions if name[:-1] == function[:-1]]
+            self.kernel.vm_start(vm, managed=tuple(mates if function.endswith(".0") else [function]))
             self.foreign[vm] = function
 
     def is_idle(self, name: str) -> bool:
@@ -181,14 +185,13 @@ class Host(RuleBasedStateMachine):
         if self.vgpu == "vfio":
             vf = data.draw(st.sampled_from([f"0000:ca:00.{at}" for at in range(4, 8)]))
             type_id = data.draw(st.sampled_from(["9102", "9108", "9124"]))
-            path = f"{PCI}{vf}/nvidia/current_vgpu_type"
-            if vf not in slots and self.by_hand(path, type_id):
+            if vf not in slots and self.by_hand(f"{PCI}{vf}/nvidia/current_vgpu_type", type_id):
                 self.foreign[vf] = type_id
-        else:
+        elif MDEVS not in slots:    # not given whole
             self.number += 1
             uuid = str(UUID(int=self.number))
             folder = data.draw(st.sampled_from(["nvidia-231", "nvidia-232", "nvidia-233"]))
-            if self.by_hand(f"{PCI}0000:af:00.0/mdev_supported_types/{folder}/create", uuid):
+            if self.by_hand(f"{PCI}{MDEVS}/mdev_supported_types/{folder}/create", uuid):
                 self.foreign[uuid] = folder
 
     def by_hand(self, path: str, value: str) -> bool:
@@ -218,10 +221,10 @@ class Host(RuleBasedStateMachine):
     @invariant()
     def nothing_is_given_twice(self) -> None:
         taken = self.site.ledger.taken()
-        places = Counter((hold.board, hold.cell, unit) for hold in taken.holds
-                         for unit in range(hold.start, hold.start + hold.size))
-        places.update(cpu for use in taken.uses for cpu in use.cpus)    # type: ignore[arg-type]
-        assert [place for place, number in places.items() if number > 1] == []
+        places: list[object] = [(hold.board, hold.cell, unit) for hold in taken.holds
+                                for unit in range(hold.start, hold.start + hold.size)]
+        places += [cpu for use in taken.uses for cpu in use.cpus]
+        assert len(set(places)) == len(places)
         layouts = {(hold.board, hold.layout) for hold in taken.holds}
         assert len({board for board, _ in layouts}) == len(layouts)
 
@@ -274,8 +277,8 @@ class Host(RuleBasedStateMachine):
 
     def all(self) -> tuple[object, ...]:
         """Kernel and ledger."""
-        ledger = self.site.ledger
-        return essence(self.kernel), ledger.claims(), ledger.taken(), [ledger.actions(held.id) for held in ledger.claims()]
+        ledger, held = self.site.ledger, self.site.ledger.claims()
+        return essence(self.kernel), held, ledger.taken(), [ledger.actions(claim.id) for claim in held]
 
     def teardown(self) -> None:
         self.kernel.faults.coming.clear()
@@ -299,10 +302,10 @@ class MdevHost(Host):
     vgpu = "mdev"
     wants = (
         Want(mechanism="whole"), Want(mechanism="whole", cards=2), Want(mechanism="vf"), Want(profile="T4-8Q"),
-        Want(profile="T4-4Q", address="0000:af:00.0"), Want(profile="RTX6000-8Q"), Want(profile="RTX6000-12Q", cards=2),
+        Want(profile="T4-4Q", address=MDEVS), Want(profile="RTX6000-8Q"), Want(profile="RTX6000-12Q", cards=2),
         Want(mechanism="mdev", fb_mib=6000), Want(mechanism="whole", model="rtx6000"))
-    writable = (f"{PCI}{CUT}/sriov_numvfs", f"{PCI}0000:af:00.0/mdev_supported_types/nvidia-232/create",
-                f"{PCI}0000:af:00.0/mdev_supported_types/nvidia-233/create",
+    writable = (f"{PCI}{CUT}/sriov_numvfs", f"{PCI}{MDEVS}/mdev_supported_types/nvidia-232/create",
+                f"{PCI}{MDEVS}/mdev_supported_types/nvidia-233/create",
                 f"{PCI}0000:5e:00.0/mdev_supported_types/nvidia-261/create")
 
 

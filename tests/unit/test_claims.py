@@ -2,7 +2,6 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
 from errno import EIO
 from pathlib import Path
 
@@ -11,70 +10,23 @@ import pytest
 from kvm_gpu import claims, look
 from kvm_gpu.config import Config, HostLayout
 from kvm_gpu.errors import BusyError, HostError, NoCapacity, OwnershipError, RequestError
-from kvm_gpu.holder import holder_of
-from kvm_gpu.ledger import Ledger
+from kvm_gpu.holder import boottime, holder_of
 from kvm_gpu.model import GuestNode, Request, Vm, Want
 from kvm_gpu.reconcile import reconcile
-from kvm_gpu.site import Site
 from tests.cases.starts import explain, reasons, refused, slots, start
 from tests.fakekernel import hosts
-from tests.fakekernel.fakesysfs import FakeSysfs
 from tests.fakekernel.kernel import Kernel
 from tests.fakekernel.vms import QemuError
+from tests.meanwhile import before, before_recording
 from tests.sites import essence, fake_site, run, stop
 
 PCI = "/sys/bus/pci/devices/"
 DEAD = (1 << 22, 1)         # above pid_max: nobody's
 VF, WHOLE = Want(mechanism="vf"), Want(mechanism="whole")
+GUEST = (GuestNode(0, (0, 1), 1024),)
 MDEV = "aaaaaaaa-0000-4000-8000-00000000000a"
 T4_4Q = "mdev_supported_types/nvidia-232"
 INIT = holder_of(1)         # a process that is alive and not we
-Deed = Callable[[], object]
-
-
-class Slow(FakeSysfs):
-    """Somebody else is faster: `deed` is done once, before a group is opened or a file written."""
-
-    def __init__(self, site: Site, deed: Deed, before: str) -> None:
-        assert isinstance(site.sysfs, FakeSysfs)
-        super().__init__(site.sysfs.kernel, site.sysfs.root)
-        self.deeds = [deed]
-        self.before = before
-
-    def hold(self, group: int) -> int | None:
-        if self.before == f"group {group}":
-            self.do()
-        return super().hold(group)
-
-    def write(self, path: str, value: str) -> None:
-        if path.endswith(self.before):
-            self.do()
-        super().write(path, value)
-
-    def do(self) -> None:
-        while self.deeds:
-            self.deeds.pop()()
-
-
-class SlowLedger(Ledger):
-    """Somebody else is faster: `deed` is done once, before the lock is taken."""
-
-    def __init__(self, path: str, deed: Deed) -> None:
-        super().__init__(path)
-        self.deeds = [deed]
-
-    def _begin(self, synchronous):  # type: ignore[no-untyped-def]
-        while self.deeds:
-            self.deeds.pop()()
-        super()._begin(synchronous)
-
-
-def before(site: Site, step: str, deed: Deed) -> Site:
-    return Site(Slow(site, deed, step), Ledger(site.ledger.path), site.config)
-
-
-def before_recording(site: Site, deed: Deed) -> Site:
-    return Site(site.sysfs, SlowLedger(site.ledger.path, deed), site.config)
 
 
 def group(kernel: Kernel, name: str) -> str:
@@ -214,6 +166,35 @@ def test_a_kept_size_that_the_kernel_will_not_give_back_stays_releasing(tmp_path
     assert kernel.read(f"{PCI}{old}/nvidia/current_vgpu_type") == b"0\n"
 
 
+def test_a_failed_start_leaves_the_vm_what_it_kept(tmp_path: Path) -> None:
+    kernel = hosts.load("t4-mdev")
+    site, want = fake_site(kernel, tmp_path), Want(profile="T4-4Q")
+    first = start(site, "vm-1", want, keep=True, guest=GUEST, cpu="dedicated").devices[0]
+    claims.release(site, "vm-1")
+    kernel.reboot()
+    kernel.fail(f"{PCI}{first.functions[0]}/{T4_4Q}/create", EIO)
+    with pytest.raises(HostError, match="EIO"):
+        start(site, "vm-1", want, keep=True, guest=GUEST, cpu="dedicated")
+    held, = site.ledger.claims()
+    assert (held.state, site.ledger.uses(held.id), [hold.slot for hold in site.ledger.taken().holds]) == (
+        "kept", (), [first.hold.slot])
+    assert start(site, "vm-1", want, keep=True).devices == (first,)
+
+
+def test_a_foreign_vm_on_a_kept_slot(tmp_path: Path) -> None:
+    kernel = hosts.load("whole-or-vf")
+    site = fake_site(kernel, tmp_path)
+    start(site, "vm-1", VF, keep=True)
+    claims.release(site, "vm-1")
+    kernel.vm_start("foreign", managed=("0000:3b:00.4",))
+    assert slots(start(site, "vm-1", VF, keep=True)) == ["0000:3b:00.5"]
+    assert [(hold.slot, hold.state) for hold in site.ledger.taken().holds] == [
+        ("0000:3b:00.4", "releasing"), ("0000:3b:00.5", "starting")]
+    kernel.vm_stop("foreign")
+    reconcile(site)
+    assert [hold.slot for hold in site.ledger.taken().holds] == ["0000:3b:00.5"]
+
+
 # ---- the kernel refuses ----------------------------------------------------------------------------
 
 @pytest.mark.parametrize(("host", "want", "path"), [
@@ -292,8 +273,8 @@ def test_a_foreign_mdev_on_a_card_that_the_cache_calls_idle(tmp_path: Path) -> N
 def test_a_cached_card_is_gone(tmp_path: Path) -> None:
     machine = hosts.describe("moved-before")
     fake_site(Kernel(machine), tmp_path).fresh_view()
-    left = Kernel(dataclasses.replace(machine, cards=tuple(card for card in machine.cards if card.at != "0000:41:00.0")))
-    site = fake_site(left, tmp_path)
+    left = tuple(card for card in machine.cards if card.at != "0000:41:00.0")
+    site = fake_site(Kernel(dataclasses.replace(machine, cards=left)), tmp_path)
     assert slots(start(site, "vm-1", WHOLE)) == ["0000:81:00.0"]
     with pytest.raises(RequestError, match="0000:41:00.0: not found"):
         start(site, "vm-2", Want(address="0000:41:00.0"))
@@ -340,7 +321,7 @@ def test_who_starts_the_vm_holds_the_claim_else_a_deadline(tmp_path: Path) -> No
     first, second = site.ledger.claims()
     assert (first.holder, first.deadline) == (INIT, None)
     assert second.deadline is not None
-    assert 110 <= second.deadline - claims.boottime() <= claims.APPEAR_S
+    assert 110 <= second.deadline - boottime() <= claims.APPEAR_S
 
 
 def test_the_vm_that_starts_after_its_claim_finds_its_device(tmp_path: Path) -> None:

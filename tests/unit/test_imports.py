@@ -22,7 +22,7 @@ GROUPS = {
                    " partition", "values kernel settings"),
     "host": ("inventory foreign cache apply", "values kernel settings decision mechanisms"),
     "site": ("site", "values kernel settings ledger host"),
-    "steps": ("claims look moved unknown reconcile",
+    "steps": ("claims act look moved unknown reconcile",
               "values kernel settings decision domain ledger mechanisms host site"),
     "command": ("options asked cli render jsonout demo", "values kernel settings ledger site steps"),
 }

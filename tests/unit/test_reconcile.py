@@ -3,6 +3,7 @@ from __future__ import annotations
 
 from errno import EBUSY
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -12,11 +13,12 @@ from kvm_gpu.ledger import Ledger
 from kvm_gpu.ledgerrows import Claim
 from kvm_gpu.model import Placement, Request, State, Vm, Want
 from kvm_gpu.site import Site
+from kvm_gpu.users import vfio_users
 from tests.cases.starts import slots, start
 from tests.fakekernel import hosts
 from tests.fakekernel.kernel import Kernel
+from tests.meanwhile import before, before_recording
 from tests.sites import fake_site, run, stop
-from tests.unit.test_claims import before, before_recording
 
 DEAD, INIT = (1 << 22, 1), holder_of(1)     # nobody; a process that is alive and not we
 FIRST = "0000:3b:00.4"
@@ -30,7 +32,7 @@ def kernel() -> Kernel:
     return hosts.load("whole-or-vf")
 
 
-def claimed(site: Site, vm: str, state: State, **fields: object) -> Claim:
+def claimed(site: Site, vm: str, state: State, **fields: Any) -> Claim:
     """A claim of the VM for its first free VF as an earlier process left it."""
     placed = start(site, "placing", VF)
     claims.release(site, "placing", force=True)
@@ -61,14 +63,13 @@ def claimed(site: Site, vm: str, state: State, **fields: object) -> Claim:
     ("releasing", {"holder": DEAD}, "on the device", "leave"),
     ("kept", {"boot_id": "earlier"}, NO_VM, "leave"),
 ])
-def test_judge(kernel: Kernel, state: State, fields: dict[str, object], runs: str, verdict: str, tmp_path: Path) -> None:
+def test_judge(kernel: Kernel, state: State, fields: dict[str, Any], runs: str, verdict: str, tmp_path: Path) -> None:
     site = fake_site(kernel, tmp_path)
     claim = claimed(site, "vm-1", state, **fields)
     if runs != NO_VM:
         kernel.vm_start("other" if runs.startswith("somebody") else "vm-1",
                         managed=(FIRST,) if runs.endswith("on the device") else ())
-    users = reconcile.vfio_users(site.sysfs)
-    assert reconcile.judge(site, claim, users, site.view().host.boot_id) == verdict
+    assert reconcile.judge(site, claim, vfio_users(site.sysfs), site.view().host.boot_id) == verdict
     assert reconcile.dead(site) == ({claim.id} if verdict == "free" else frozenset())
 
 
@@ -125,6 +126,17 @@ def test_no_force_takes_a_device_from_a_running_vm(tmp_path: Path) -> None:
     said, = claims.release(site, "vm-1", force=True)
     assert "still in use" in said
     assert kernel.writes[before_release:] == []
+
+
+def test_what_a_reboot_undid_is_somebody_elses_now(tmp_path: Path) -> None:
+    kernel = hosts.load("x48")
+    site = fake_site(kernel, tmp_path)
+    start(site, "vm-1", CUT)
+    kernel.reboot()
+    kernel.setup()
+    kernel.write(CA4, "9108")
+    assert reconcile.reconcile(site) == ("VM vm-1: released",)
+    assert (site.ledger.claims(), kernel.read(CA4)) == ((), b"9108\n")
 
 
 # ---- two at once -----------------------------------------------------------------------------------
