@@ -1,9 +1,10 @@
 # make check    all tests and linters            make demo     a tour on a bundled machine
-# make bench    the time of a VM start           make clean    remove what the others made
+# make bench    the time of a VM start           make lab      tests with a real kernel, VFIO and libvirt, in QEMU
+# make clean    remove what the others made
 
 PYTHON = .venv/bin/python
 
-.PHONY: check demo bench clean setup
+.PHONY: check demo bench lab clean setup
 
 check: setup
 	@$(PYTHON) -VV
@@ -15,8 +16,12 @@ demo: setup
 bench: setup
 	$(PYTHON) tests/bench/start.py
 
-setup:
+lab:
 	@.ci/setup
+	$(PYTHON) -m tests.lab
+
+setup:
+	@.ci/setup check
 
 clean:
 	rm -rf .venv build dist *.egg-info .hypothesis .mypy_cache .pytest_cache .ruff_cache

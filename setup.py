@@ -12,7 +12,9 @@ setup(
     license="Apache-2.0",
     python_requires=">=3.11",
     install_requires=["rich>=13"],
-    packages=find_packages(include=["kvm_gpu", "kvm_gpu.*"]),
-    package_data={"kvm_gpu": ["data/*.json", "data/demo/*"]},
-    scripts=["bin/kvm-gpu"],
+    extras_require={"opennebula": ["Jinja2>=3", "pyone>=6.6"]},
+    packages=find_packages(include=["kvm_gpu", "kvm_gpu.*", "one_gpu_driver"]),
+    package_data={"kvm_gpu": ["data/*.json", "data/demo/*"], "one_gpu_driver": ["remotes/**/*", "libexec/*"]},
+    data_files=[("share/kvm-gpu/templates/opennebula", sorted(map(str, Path("templates/opennebula").iterdir())))],
+    scripts=["bin/kvm-gpu", "bin/one-gpu"],
 )

@@ -5,6 +5,8 @@ host is read afresh.
 """
 from __future__ import annotations
 
+from itertools import repeat
+
 from kvm_gpu import private
 from kvm_gpu.model import Board, Cell, Function, Host, Layout, NumaNode, Pages, Profile, Slot
 
@@ -26,26 +28,31 @@ def store(path: str, key: tuple[object, ...], host: Host) -> None:
     private.store(path, (FORMAT, *key), host)
 
 
+def _many(kind: Any, rows: Any) -> Any:
+    """Rows as values of one kind, without a call of Python's for each of a thousand slots."""
+    return tuple(map(tuple.__new__, repeat(kind), rows))
+
+
 def _host(boot_id: str, nodes: Any, boards: Any) -> Host:
     return Host(boot_id, tuple(map(_node, nodes)), tuple(map(_board, boards)))
 
 
 def _node(row: Any) -> NumaNode:
     node = NumaNode._make(row)
-    return node._replace(pages=tuple(map(Pages._make, node.pages)))
+    return node._replace(pages=_many(Pages, node.pages))
 
 
 def _board(row: Any) -> Board:
     board = Board._make(row)
-    return board._replace(functions=tuple(map(Function._make, board.functions)),
+    return board._replace(functions=_many(Function, board.functions),
                           layouts=tuple(map(_layout, board.layouts)))
 
 
 def _layout(row: Any) -> Layout:
     name, mechanism, slots, cells, known = row
-    return Layout(name, mechanism, tuple(map(Slot._make, slots)), tuple(map(_cell, cells)), known)
+    return Layout(name, mechanism, _many(Slot, slots), tuple(map(_cell, cells)), known)
 
 
 def _cell(row: Any) -> Cell:
     name, one_size, profiles = row
-    return Cell(name, one_size, tuple(map(Profile._make, profiles)))
+    return Cell(name, one_size, _many(Profile, profiles))

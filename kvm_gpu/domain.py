@@ -55,9 +55,11 @@ def inject(xml: bytes, placement: Placement, claim_id: str) -> bytes:
 
     No guest cells are added: they change what the guest's kernel sees, and only the platform that made the guest
     knows whether it may. The one use of a guest without cells binds it as a whole."""
-    before = [guest_spot(device) for device in _parse(xml).all("devices", "hostdev") if hostdev.ours(device)]
-    xml = remove(xml)
-    domain = parse(xml)
+    domain = _parse(xml)
+    before = [guest_spot(device) for device in domain.all("devices", "hostdev") if hostdev.ours(device)]
+    clean = domrecord.remove(xml, domain)
+    if clean != xml:
+        xml, domain = clean, parse(clean)
     return domrecord.write(xml, domain, {
         domrecord.CPUTUNE: tune.pins(domain, placement),
         domrecord.NUMATUNE: tune.binding(domain, placement),

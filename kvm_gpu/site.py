@@ -21,7 +21,8 @@ else:
 RUN: Final = "/run/kvm-gpu"
 STATE: Final = "/var/lib/kvm-gpu"
 CONFIG: Final = "/etc/kvm-gpu"
-RUNNING: Final = ("/run/libvirt/qemu/{}.xml", "/run/qemu-server/{}.pid")
+LIBVIRT_STATUS: Final = "/run/libvirt/qemu/{}.xml"
+PROXMOX_PID: Final = "/run/qemu-server/{}.pid"
 
 
 class View(NamedTuple):
@@ -65,8 +66,12 @@ class Site:
         return taken._replace(holds=taken.holds + tuple(hold for hold in view.foreign if hold.slot not in slots))
 
     def running(self, vm_id: str) -> bool:
-        """Whether libvirt or Proxmox says that the VM runs: libvirt keeps a status file while a domain does."""
-        return any(self.sysfs.exists(path.format(vm_id)) for path in RUNNING)
+        """Whether libvirt or Proxmox says that the VM runs. libvirt keeps a status file while a domain does; Proxmox's
+        pid file stays behind where QEMU was killed."""
+        if self.sysfs.exists(LIBVIRT_STATUS.format(vm_id)):
+            return True
+        pid = self.sysfs.read(PROXMOX_PID.format(vm_id))
+        return pid is not None and pid.isdecimal() and self.sysfs.exists(f"/proc/{pid}")
 
     def _cache_path(self) -> str:
         return f"{self.sysfs.root}{RUN}/host"

@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-OURS = (".ci", "bin", "docs", "kvm_gpu", "packaging", "tests", "Makefile", "setup.py")
+OURS = (".ci", "bin", "docs", "kvm_gpu", "one_gpu_driver", "packaging", "tests", "Makefile", "setup.py")
+SCRIPTS = ("bin/kvm-gpu", "bin/one-gpu", "one_gpu_driver/libexec/one-helper", "one_gpu_driver/libexec/one-vmm")
 
 
 def shell_scripts():
@@ -23,7 +24,7 @@ def passes(*command):
 
 
 def test_ruff():
-    passes(sys.executable, "-m", "ruff", "check", "--no-cache", "bin/kvm-gpu", ".")
+    passes(sys.executable, "-m", "ruff", "check", "--no-cache", *SCRIPTS, ".")
 
 
 def test_mypy():

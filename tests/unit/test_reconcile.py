@@ -20,6 +20,7 @@ from tests.fakekernel.kernel import Kernel
 from tests.meanwhile import before, before_recording
 from tests.sites import fake_site, run, stop
 
+LATER = boottime() + (1 << 20)     # seconds: not within any run of these tests
 DEAD, INIT = (1 << 22, 1), holder_of(1)     # nobody; a process that is alive and not we
 FIRST = "0000:3b:00.4"
 CA4 = "/sys/bus/pci/devices/0000:ca:00.4/nvidia/current_vgpu_type"
@@ -47,8 +48,8 @@ def claimed(site: Site, vm: str, state: State, **fields: Any) -> Claim:
 @pytest.mark.parametrize(("state", "fields", "runs", "verdict"), [
     ("starting", {"holder": INIT}, NO_VM, "leave"),
     ("starting", {"holder": DEAD}, NO_VM, "free"),
-    ("starting", {"holder": DEAD, "deadline": boottime() + 60}, NO_VM, "leave"),
-    ("starting", {"holder": DEAD, "deadline": boottime() - 1}, NO_VM, "free"),
+    ("starting", {"holder": DEAD, "deadline": LATER}, NO_VM, "leave"),
+    ("starting", {"holder": DEAD, "deadline": 0}, NO_VM, "free"),
     ("starting", {"holder": DEAD}, "without the device", "leave"),
     ("starting", {"holder": DEAD}, "on the device", "active"),
     ("starting", {"holder": DEAD, "boot_id": "earlier"}, "on the device", "free"),
@@ -56,7 +57,7 @@ def claimed(site: Site, vm: str, state: State, **fields: Any) -> Claim:
     ("active", {}, "on the device", "active"),
     ("active", {}, "without the device", "leave"),
     ("active", {}, "somebody on the device", "leave"),
-    ("active", {"deadline": boottime() + 60}, NO_VM, "free"),
+    ("active", {"deadline": LATER}, NO_VM, "free"),
     ("releasing", {"holder": INIT}, NO_VM, "leave"),
     ("releasing", {"holder": DEAD}, NO_VM, "free"),
     ("releasing", {}, NO_VM, "free"),

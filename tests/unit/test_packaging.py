@@ -1,0 +1,39 @@
+"""Files that other programs read, checked by these programs."""
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+PACKAGING = Path(__file__).parents[2] / "packaging"
+
+
+def passes(program: str, *arguments: str | Path) -> None:
+    found = shutil.which(program, path=f"{os.environ['PATH']}:/usr/sbin")
+    if found is None:
+        assert os.environ.get("CI") != "true", f"{program} is not installed"
+        pytest.skip(f"{program} is not installed")
+    done = subprocess.run([found, *arguments], capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_sudoers() -> None:
+    passes("visudo", "-c", "-s", "-f", PACKAGING / "sudoers/kvm-gpu-opennebula")
+
+
+def test_sudoers_has_one_entry() -> None:
+    lines = (PACKAGING / "sudoers/kvm-gpu-opennebula").read_text().splitlines()
+    assert [line for line in lines if line and not line.startswith("#")] == [
+        "oneadmin ALL=(root) NOPASSWD: /usr/libexec/kvm-gpu/one-helper"]
+
+
+def test_units(tmp_path: Path) -> None:
+    """systemd wants the command to be there."""
+    for unit in (PACKAGING / "systemd").glob("*"):
+        (tmp_path / unit.name).write_text(unit.read_text().replace("/usr/bin/kvm-gpu", "/bin/true"))
+    units = sorted(tmp_path.glob("kvm-gpu-reconcile.*"))
+    assert [unit.name for unit in units] == ["kvm-gpu-reconcile.service", "kvm-gpu-reconcile.timer"]
+    passes("systemd-analyze", "verify", "--man=no", *units)
