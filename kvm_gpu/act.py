@@ -9,9 +9,8 @@ from kvm_gpu.look import functions_of, parts
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from kvm_gpu.claims import Decision
     from kvm_gpu.look import Search
-    from kvm_gpu.model import Device, Host
+    from kvm_gpu.model import Decision, Device, Host
     from kvm_gpu.site import Site
 
 

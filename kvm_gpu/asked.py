@@ -10,7 +10,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Final
 
-    from kvm_gpu.config import Config
+    from kvm_gpu.model import Config
     from kvm_gpu.options import Arguments
 
 LIMIT: Final = 1 << 20      # bytes of a request or a domain XML; one more is read, so that its parser sees the excess

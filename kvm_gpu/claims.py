@@ -14,14 +14,14 @@ from kvm_gpu.errors import BusyError, GpuError, NoCapacity, OwnershipError
 from kvm_gpu.holder import alive, boottime, holder_of
 from kvm_gpu.ledgerrows import MAKING_READY, Claim
 from kvm_gpu.look import Search, functions_of, look_at
-from kvm_gpu.model import Refusal
+from kvm_gpu.model import Decision, Refusal
 from kvm_gpu.plan import place
 from kvm_gpu.request import check
 from kvm_gpu.topology import boot_id, refresh
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Final, NamedTuple, Optional
+    from typing import Final, Optional
 
     from kvm_gpu.capacity import Row
     from kvm_gpu.domain import Domain
@@ -29,23 +29,11 @@ if TYPE_CHECKING:
     from kvm_gpu.site import Site, View
 
     Holder = tuple[int, int]
-else:
-    from kvm_gpu.light import NamedTuple
 
 ATTEMPTS: Final = 100           # each is lost to another start that took the choice: somebody gets on
 READY: Final = "/run/kvm-gpu/ready"
 READY_WAIT_S: Final = 5
 APPEAR_S: Final = 120           # a VM whose starter is not known shows up within this time, or not at all
-
-
-class Decision(NamedTuple):
-    """What was, or would be, decided. `claim` is None where nothing was recorded."""
-    request: Request
-    host: Host
-    claim: Optional[str]
-    placement: Optional[Placement]
-    refusal: Optional[Refusal]
-    actions: tuple[Action, ...] = ()
 
 
 def explain(site: Site, request: Request) -> Decision:

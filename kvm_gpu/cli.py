@@ -20,9 +20,8 @@ if TYPE_CHECKING:
     from typing import Final, Protocol
 
     from kvm_gpu.capacity import Row
-    from kvm_gpu.claims import Decision
     from kvm_gpu.ledgerrows import Claim, Event
-    from kvm_gpu.model import Action, Device, Host, Refusal, Request, Use
+    from kvm_gpu.model import Action, Decision, Device, Host, Refusal, Request, Use
     from kvm_gpu.options import Arguments
     from kvm_gpu.site import Site
 

@@ -8,60 +8,17 @@ import posix
 
 from kvm_gpu import private
 from kvm_gpu.errors import HostError
-from kvm_gpu.model import Policy, Want
+from kvm_gpu.model import CardLayout, Config, HostLayout, Offer, Policy, Want
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any, Final, NamedTuple, Optional
+    from typing import Any, Final
 
-    from kvm_gpu.model import CpuMode, Strict, Vm
+    from kvm_gpu.model import Stamp
 
-    Stamp = tuple[tuple[str, int, int, int], ...]
     Row = tuple[Any, ...]           # a value as marshal gives it back
-else:
-    from kvm_gpu.light import NamedTuple
 
 FORMAT: Final = 1                   # raise it when the compiled form or the meaning of a key changes
-DEADLINE_S: Final = 300
-
-
-class Offer(NamedTuple):
-    """A request under a name that the operator sells. users, groups: who may use it; both None: everyone."""
-    name: str
-    want: Want
-    numa: Strict = "preferred"
-    close: Strict = "preferred"
-    cpu: CpuMode = "none"
-    keep: bool = False
-    users: Optional[tuple[str, ...]] = None
-    groups: Optional[tuple[str, ...]] = None
-
-    def allows(self, vm: Vm) -> bool:
-        """The VM's user is named, or one of its groups is."""
-        if self.users is None and self.groups is None:
-            return True
-        return vm.user in (self.users or ()) or not set(self.groups or ()).isdisjoint(vm.groups)
-
-
-class CardLayout(NamedTuple):
-    """What the card at `address`, or every card of `model`, is cut into."""
-    address: Optional[str]
-    model: Optional[str]
-    profiles: tuple[str, ...]
-
-
-class HostLayout(NamedTuple):
-    name: str
-    cards: tuple[CardLayout, ...]
-
-
-class Config(NamedTuple):
-    """`stamp` tells which files, in which state, it was read from."""
-    policy: Policy = Policy()
-    offers: tuple[Offer, ...] = ()          # by name
-    release_deadline_s: int = DEADLINE_S
-    layouts: tuple[HostLayout, ...] = ()    # by name
-    stamp: Stamp = ()
 
 
 def load(config_dir: str, run: str) -> Config:

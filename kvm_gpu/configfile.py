@@ -5,9 +5,8 @@ import tomllib
 from itertools import pairwise
 
 from kvm_gpu import tomllines
-from kvm_gpu.config import DEADLINE_S, CardLayout, Config, HostLayout, Offer
 from kvm_gpu.errors import HostError
-from kvm_gpu.model import Policy, Want
+from kvm_gpu.model import CardLayout, Config, HostLayout, Offer, Policy, Want
 from kvm_gpu.request import (
     CPU_MODES,
     MAX_CARDS,
@@ -26,8 +25,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any, Final, Optional
 
-    from kvm_gpu.config import Stamp
-    from kvm_gpu.model import Order
+    from kvm_gpu.model import Order, Stamp
     from kvm_gpu.strict import Path
 
 ORDERS: Final[tuple[Order, ...]] = ("pack", "spread", "keep-whole")
@@ -90,7 +88,8 @@ def _line(lines: dict[Path, int], path: Path) -> int:
 
 def _settings(table: Table) -> dict[str, Any]:
     policy = Policy(table.word("policy", ORDERS, "pack"), _cpu_pool(table), _devices(table), _held_back(table))
-    return {"policy": policy, "release_deadline_s": table.number("release_deadline_s", 1, MAX_DEADLINE_S, DEADLINE_S)}
+    deadline_s = table.number("release_deadline_s", 1, MAX_DEADLINE_S, Config().release_deadline_s)
+    return {"policy": policy, "release_deadline_s": deadline_s}
 
 
 def _cpu_pool(table: Table) -> Optional[tuple[int, ...]]:

@@ -12,10 +12,9 @@ if TYPE_CHECKING:
     from typing import Final
 
     from kvm_gpu.capacity import Row
-    from kvm_gpu.claims import Decision
     from kvm_gpu.errors import GpuError
     from kvm_gpu.ledgerrows import Claim, Event
-    from kvm_gpu.model import Action, Device, Host, Refusal, Request, Use
+    from kvm_gpu.model import Action, Decision, Device, Host, Refusal, Request, Use
 
 FORMAT: Final = "kvm-gpu/1"
 

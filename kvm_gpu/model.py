@@ -1,4 +1,4 @@
-"""Values without I/O: what there is, what is wanted, what is held, what was decided, what will be done.
+"""Values without I/O: what there is, wanted, allowed, held, decided, and what will be done.
 
 Unknown is None, never 0 or -1. Fields keep the kernel's attribute names; units end the name. All values
 are immutable, compare by value, and consist of tuples, text, numbers and None, so that `marshal` takes them.
@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     Order = Literal["pack", "spread", "keep-whole"]
     State = Literal["starting", "active", "releasing", "kept", "foreign"]
     Action = Union["Attribute", "Driver", "Mdev", "Command"]
+    Stamp = tuple[tuple[str, int, int, int], ...]       # (path, mtime_ns, size, inode) of files
 else:
     from kvm_gpu.light import NamedTuple
 
@@ -147,12 +148,53 @@ class Request(NamedTuple):
     keep: bool = False              # hold the slot while the VM is stopped
 
 
+# ---- what the operator set -------------------------------------------------------------------------
+
 class Policy(NamedTuple):
     """The operator's rules. `held_back` is counted (capacity), a start may still use it."""
     order: Order = "pack"
     cpu_pool: Optional[tuple[int, ...]] = None      # CPUs that pinning may use; None: all usable ones
     ours: tuple[str, ...] = ()      # addresses or vendor:device[:class] patterns; empty: every GPU class card
     held_back: tuple[tuple[str, int], ...] = ()     # (profile, number not to sell)
+
+
+class Offer(NamedTuple):
+    """A request under a name that the operator sells. users, groups: who may use it; both None: everyone."""
+    name: str
+    want: Want
+    numa: Strict = "preferred"
+    close: Strict = "preferred"
+    cpu: CpuMode = "none"
+    keep: bool = False
+    users: Optional[tuple[str, ...]] = None
+    groups: Optional[tuple[str, ...]] = None
+
+    def allows(self, vm: Vm) -> bool:
+        """The VM's user is named, or one of its groups is."""
+        if self.users is None and self.groups is None:
+            return True
+        return vm.user in (self.users or ()) or not set(self.groups or ()).isdisjoint(vm.groups)
+
+
+class CardLayout(NamedTuple):
+    """What the card at `address`, or every card of `model`, is cut into."""
+    address: Optional[str]
+    model: Optional[str]
+    profiles: tuple[str, ...]
+
+
+class HostLayout(NamedTuple):
+    name: str
+    cards: tuple[CardLayout, ...]
+
+
+class Config(NamedTuple):
+    """`stamp` tells which files, in which state, it was read from."""
+    policy: Policy = Policy()
+    offers: tuple[Offer, ...] = ()          # by name
+    release_deadline_s: int = 300
+    layouts: tuple[HostLayout, ...] = ()    # by name
+    stamp: Stamp = ()
 
 
 # ---- what is held ----------------------------------------------------------------------------------
@@ -245,3 +287,15 @@ class Command(NamedTuple):
     argv: tuple[str, ...]
     undo: tuple[str, ...]
     check: str
+
+
+# ---- all of it -------------------------------------------------------------------------------------
+
+class Decision(NamedTuple):
+    """What was, or would be, decided. `claim` is None where nothing was recorded."""
+    request: Request
+    host: Host
+    claim: Optional[str]
+    placement: Optional[Placement]
+    refusal: Optional[Refusal]
+    actions: tuple[Action, ...] = ()

@@ -7,20 +7,21 @@ from __future__ import annotations
 
 from itertools import islice
 
-from kvm_gpu.closeness import LOCAL, UNKNOWN, distance, gap, is_close, splits
+from kvm_gpu.closeness import gap, splits
 from kvm_gpu.model import Device, Hold, Placement
-from kvm_gpu.nodes import Home, Homes, Supply, emulator
-from kvm_gpu.room import Offer, is_kept, layouts, offers, seats
+from kvm_gpu.nodes import Home, emulator
+from kvm_gpu.outlook import Outlook
+from kvm_gpu.room import seats
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
     from typing import Final, Optional, Union
 
-    from kvm_gpu.model import Board, Host, Policy, Refusal, Request, Taken, Want
-    from kvm_gpu.room import Seat
+    from kvm_gpu.model import Board, Host, Policy, Refusal, Request, Taken
+    from kvm_gpu.outlook import Choice
+    from kvm_gpu.room import Offer, Seat
 
-    Choice = tuple[Offer, ...]
     Key = tuple[object, ...]
 
 LIMIT: Final = 2000             # choices compared: all there are for four cards on sixteen boards
@@ -38,12 +39,12 @@ def place(request: Request, host: Host, taken: Taken, policy: Policy) -> Union[P
     if placement:
         return placement
     from kvm_gpu.refusal import refuse
-    return refuse(View(request, host, taken, policy), lambda other: bool(decide(other, host, taken, policy)))
+    return refuse(Outlook(request, host, taken, policy), lambda other: bool(decide(other, host, taken, policy)))
 
 
 def decide(request: Request, host: Host, taken: Taken, policy: Policy) -> Optional[Placement]:
     """The placement, or None where there is none."""
-    view = View(request, host, taken, policy)
+    view = Outlook(request, host, taken, policy)
     if not view.wants:
         home = view.home(())
         return _placement(view, (), home) if home else None
@@ -55,152 +56,7 @@ def decide(request: Request, host: Host, taken: Taken, policy: Policy) -> Option
     return None
 
 
-class View:
-    """A request's view of the host: what is held, kept for it and left, grouped for the search."""
-
-    def __init__(self, request: Request, host: Host, taken: Taken, policy: Policy) -> None:
-        self.request = request
-        self.host = host
-        self.policy = policy
-        self.boards = sorted(host.boards, key=lambda board: board.address)
-        self.cordoned = frozenset(taken.cordoned)
-        self.wants = [want for want in request.wants for _ in range(want.cards)]
-        self.held: dict[str, list[Hold]] = {}
-        self.kept: dict[str, list[Hold]] = {}
-        for hold in taken.holds:
-            own = hold.vm == request.vm.id and hold.state == "kept"
-            (self.kept if own else self.held).setdefault(hold.board, []).append(hold)
-        self.idle = [board for board in self.boards if board.address not in self.held]
-        self.supply = Supply(host, taken.uses, policy)
-        page_kib = request.guest[0].page_kib if request.guest else None
-        self.left = {node.id: self.supply.memory(node, page_kib) for node in host.nodes}
-        self._homes = Homes(self.supply, request, self._rank())
-
-    def _rank(self) -> list[int]:
-        """Host nodes by id in the order to fill them: VMs without a device go where memory outlasts the devices; then
-        the fullest first, or the emptiest with spread."""
-        sign = -1 if self.policy.order == "spread" else 1
-        spare = dict.fromkeys(self.left, 0)
-        for board in () if self.wants else self.boards:
-            held = self.held.get(board.address, ())
-            if board.numa_node in spare:
-                most = max((len(layout.slots) for layout in layouts(board, held)), default=0)
-                spare[board.numa_node] += most - len(held)
-        return sorted(spare, key=lambda node: (spare[node] / (self.left[node] or 1), sign * self.left[node], node))
-
-    # ---- choices -----------------------------------------------------------------------------------
-
-    def choices(self) -> Iterator[Choice]:
-        """Every choice of offers that the rules allow. Where a board has but one offer for the one card wanted, nobody
-        has looked yet whether it fits."""
-        found: dict[Want, list[Offer]] = {}
-        for want in self.wants:
-            if want not in found:
-                found[want] = self.offers(want)
-        return self._extend((), [found[want] for want in self.wants], 0)
-
-    def offers(self, want: Want) -> list[Offer]:
-        """All that the host's boards have for one device of the want."""
-        found: list[Offer] = []
-        for board in self.boards:
-            if board.trouble or board.address in self.cordoned:
-                continue
-            if board.numa_node is None and self.request.numa == "required":
-                continue
-            here = offers(board, want, self.held.get(board.address, ()))
-            found += self._seated(board, here) if len(here) > 1 or len(self.wants) > 1 else here
-        return found
-
-    def _seated(self, board: Board, here: list[Offer]) -> list[Offer]:
-        """The offers of a board that have a seat: the best of them where the board gives one card at most."""
-        held = self.held.get(board.address, ())
-        fitting = (offer for offer in sorted(here, key=self.worth) if next(seats(offer, held), None))
-        several = self.request.close == "required" or any(want.address for want in self.wants)
-        if several and len(self.wants) > 1:
-            return list(fitting)
-        best = next(fitting, None)
-        return [best] if best else []
-
-    def _extend(self, chosen: Choice, options: list[list[Offer]], first: int) -> Iterator[Choice]:
-        """`chosen` with every allowed offer for the remaining wants; equal wants take theirs in order."""
-        depth = len(chosen)
-        if depth == len(options):
-            yield chosen
-            return
-        for number in range(first, len(options[depth])):
-            offer = options[depth][number]
-            if all(self._beside(other, offer, self.wants[at], self.wants[depth]) for at, other in enumerate(chosen)):
-                choice = (*chosen, offer)
-                if not self._homes.rules_out(self._near(choice)):
-                    same = depth + 1 < len(options) and options[depth + 1] is options[depth]
-                    yield from self._extend(choice, options, number if same else 0)
-
-    def _beside(self, one: Offer, other: Offer, want: Want, other_want: Want) -> bool:
-        """Whether one VM may have both. What the platform chose by address stays where it is."""
-        adopted = bool(want.address or other_want.address)
-        if one.board.address == other.board.address:
-            return (adopted or self.request.close == "required") and one.layout.name == other.layout.name
-        return adopted or self.request.close != "required" or is_close(one.board, other.board)
-
-    # ---- what the key weighs -----------------------------------------------------------------------
-
-    def home(self, choice: Choice) -> Optional[Home]:
-        """Host nodes for the guest beside these devices; None where there are none."""
-        return self._homes.find(self._near(choice))
-
-    def _near(self, choice: Choice) -> frozenset[int]:
-        """Host nodes of the devices, as far as the guest cares and they are known."""
-        nodes = (offer.board.numa_node for offer in choice if self.request.numa != "none")
-        return frozenset(node for node in nodes if node is not None)
-
-    def worth(self, offer: Offer) -> tuple[bool, bool, int, bool]:
-        """Smaller is better: the place kept for this VM, the smallest frame buffer that does (unknown ones last), the
-        present layout."""
-        kept = any(is_kept(offer, hold) for hold in self.kept.get(offer.board.address, ()))
-        fb_mib = offer.profile.fb_mib
-        return not kept, fb_mib is None, fb_mib or 0, offer.layout is not offer.board.layouts[0]
-
-    def opens(self, offer: Offer) -> bool:
-        """Whether keep-whole would rather not: it cuts an idle board that could be given whole."""
-        return (self.policy.order == "keep-whole" and offer.layout.mechanism != "whole"
-                and offer.board.address not in self.held
-                and any(layout.mechanism == "whole" for layout in offer.board.layouts))
-
-    def remote(self, choice: Choice) -> int:
-        """How far the devices are from the guest, in SLIT distance beyond local; unbound memory counts as far."""
-        home = self.home(choice)
-        if self.request.numa == "none" or not home or not home.uses:
-            return 0
-        return sum(use.node is None for use in home.uses) * UNKNOWN + sum(
-            self._away(offer.board.numa_node, home) for offer in choice)
-
-    def _away(self, node: Optional[int], home: Home) -> int:
-        if node is None:
-            return UNKNOWN
-        return min((distance(self.supply.distances, node, place) - LOCAL for place in home.nodes if place is not None),
-                   default=UNKNOWN)
-
-    def load(self, choice: Choice) -> int:
-        """Units held on these boards: the most first with pack, the fewest with spread."""
-        units = sum(hold.size for offer in choice for hold in self.held.get(offer.board.address, ()))
-        return units if self.policy.order == "spread" else -units
-
-    def crowd(self, choice: Choice) -> int:
-        """Boards in use on the nodes of these boards: the most first, so that other nodes stay free for sets; the
-        fewest with spread."""
-        nodes = {offer.board.numa_node for offer in choice}
-        busy = sum(board.numa_node in nodes for board in self.boards if board.address in self.held)
-        return busy if self.policy.order == "spread" else -busy
-
-    def memory(self, choice: Choice) -> int:
-        """Memory left beside these boards: a board is cut for many VMs where there is most, and goes whole to one where
-        there is least."""
-        left = self.left
-        return sum(left.get(offer.board.numa_node, 0) * (1 if offer.layout.mechanism == "whole" else -1)
-                   for offer in choice if offer.board.numa_node is not None)
-
-
-def _key(view: View, choice: Choice) -> Key:
+def _key(view: Outlook, choice: Choice) -> Key:
     """Smaller is better. What comes first outweighs all that follows."""
     worth = [view.worth(offer) for offer in choice]
     gaps = _gaps(view, choice) if view.request.close != "none" else [0]
@@ -220,7 +76,7 @@ def _key(view: View, choice: Choice) -> Key:
     )
 
 
-def _gaps(view: View, choice: Choice) -> list[int]:
+def _gaps(view: Outlook, choice: Choice) -> list[int]:
     """Of each pair of boards; not of a device that the platform chose."""
     boards = [offer.board for offer, want in zip(choice, view.wants, strict=True) if not want.address]
     return [gap(one, other, view.supply.distances) for at, one in enumerate(boards) for other in boards[:at]]
@@ -228,7 +84,7 @@ def _gaps(view: View, choice: Choice) -> list[int]:
 
 # ---- the choice made real --------------------------------------------------------------------------
 
-def _seat(view: View, choice: Choice) -> tuple[Seat, ...]:
+def _seat(view: Outlook, choice: Choice) -> tuple[Seat, ...]:
     """A seat for each offer, () where they do not all fit. Boards are seated one by one: they are independent."""
     seated: dict[int, Seat] = {}
     for address in {offer.board.address for offer in choice}:
@@ -240,7 +96,7 @@ def _seat(view: View, choice: Choice) -> tuple[Seat, ...]:
     return tuple(seated[at] for at in range(len(choice)))
 
 
-def _seat_board(here: Sequence[Offer], held: list[Hold], view: View) -> tuple[Seat, ...]:
+def _seat_board(here: Sequence[Offer], held: list[Hold], view: Outlook) -> tuple[Seat, ...]:
     for seat in seats(here[0], held, view.kept.get(here[0].board.address, ())):
         if len(here) == 1:
             return (seat,)
@@ -256,7 +112,7 @@ def _hold(seat: Seat, request: Request) -> Hold:
                 request.vm.id, "starting")
 
 
-def _placement(view: View, seated: Sequence[Seat], home: Home) -> Placement:
+def _placement(view: Outlook, seated: Sequence[Seat], home: Home) -> Placement:
     devices = tuple(Device(_hold(seat, view.request), seat.offer.layout.mechanism, seat.slot.functions,
                            bar_mib=seat.slot.bar_mib) for seat in seated)
     boards = [seat.offer.board for seat in seated]
@@ -264,7 +120,7 @@ def _placement(view: View, seated: Sequence[Seat], home: Home) -> Placement:
                      _memory(view, boards, home), tuple(_warnings(view, boards, home)))
 
 
-def _memory(view: View, boards: Sequence[Board], home: Home) -> Optional[str]:
+def _memory(view: Outlook, boards: Sequence[Board], home: Home) -> Optional[str]:
     """numatune mode. Strict where it is required, and where huge pages are promised on a node for their own sake;
     preferred for the rest; None where the platform bound all memory or nothing is to be bound."""
     ours = [use for use, guest in zip(home.uses, view.request.guest, strict=True)
@@ -276,7 +132,7 @@ def _memory(view: View, boards: Sequence[Board], home: Home) -> Optional[str]:
     return "strict" if view.request.numa == "required" or alone else "preferred"
 
 
-def _warnings(view: View, boards: Sequence[Board], home: Home) -> Iterator[str]:
+def _warnings(view: Outlook, boards: Sequence[Board], home: Home) -> Iterator[str]:
     request = view.request
     if request.numa == "preferred":
         yield from _far(boards, home, request)

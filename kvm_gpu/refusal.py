@@ -14,11 +14,11 @@ if TYPE_CHECKING:
     from typing import Optional
 
     from kvm_gpu.model import Board, Hold, NumaNode, Request
-    from kvm_gpu.plan import View
+    from kvm_gpu.outlook import Outlook
     from kvm_gpu.room import Offer
 
 
-def refuse(view: View, fits: Callable[[Request], bool]) -> Refusal:
+def refuse(view: Outlook, fits: Callable[[Request], bool]) -> Refusal:
     """`fits`: whether another request would go on this host."""
     reasons = [reason for board in view.boards for reason in _on_board(view, board)]
     reasons += [Reason(f"node {node}", why) for node, why in _short_nodes(view).items()
@@ -30,7 +30,7 @@ def refuse(view: View, fits: Callable[[Request], bool]) -> Refusal:
 
 # ---- boards ----------------------------------------------------------------------------------------
 
-def _on_board(view: View, board: Board) -> Iterator[Reason]:
+def _on_board(view: Outlook, board: Board) -> Iterator[Reason]:
     """One reason: why it serves none of the wants, else what is wrong with its node, else that it is free."""
     asked = [want for want in view.request.wants if not want.address or _has_address(board, want.address)]
     whys = list(dict.fromkeys(why_not(view, board, want) for want in asked))
@@ -47,7 +47,7 @@ def _on_board(view: View, board: Board) -> Iterator[Reason]:
         yield Reason(board.address, next((f"{why} (GPU node)" for why in lacks if why), f"free, on {at}"))
 
 
-def why_not(view: View, board: Board, want: Want) -> Optional[str]:
+def why_not(view: Outlook, board: Board, want: Want) -> Optional[str]:
     """Why the board cannot serve one device of the want, NUMA aside; None where it can."""
     if board.trouble:
         return "; ".join(board.trouble)
@@ -111,7 +111,7 @@ def in_words(want: Want) -> str:
 
 # ---- nodes and the host as a whole -----------------------------------------------------------------
 
-def _lack(view: View, node: NumaNode) -> Optional[str]:
+def _lack(view: Outlook, node: NumaNode) -> Optional[str]:
     """Why no guest node goes on this host node; None where one does."""
     lacks = []
     for guest in view.request.guest:
@@ -127,7 +127,7 @@ def _lack(view: View, node: NumaNode) -> Optional[str]:
     return "; ".join(dict.fromkeys(lacks)) or None
 
 
-def _short_nodes(view: View) -> dict[int, str]:
+def _short_nodes(view: Outlook) -> dict[int, str]:
     """Host nodes that have no CPUs or memory for the guest, where that can be what refuses it."""
     if view.request.numa != "required" and view.home(()):
         return {}
@@ -135,7 +135,7 @@ def _short_nodes(view: View) -> dict[int, str]:
     return {node: why for node, why in lacks.items() if why}
 
 
-def _on_host(view: View) -> Iterator[str]:
+def _on_host(view: Outlook) -> Iterator[str]:
     """Why what is free does not do, counted over the host."""
     too_few = False
     for want in dict.fromkeys(view.request.wants):
@@ -152,7 +152,7 @@ def _on_host(view: View) -> Iterator[str]:
         yield f"no {len(view.request.guest)} host nodes have room for one guest node each"
 
 
-def _busy(view: View, want: Want) -> list[Board]:
+def _busy(view: Outlook, want: Want) -> list[Board]:
     """Boards that could serve the want if nobody held them."""
     return [board for board in view.boards
             if view.held.get(board.address) and not board.trouble and board.address not in view.cordoned
@@ -161,7 +161,7 @@ def _busy(view: View, want: Want) -> list[Board]:
 
 # ---- what would help -------------------------------------------------------------------------------
 
-def _hints(view: View, fits: Callable[[Request], bool]) -> Iterator[str]:
+def _hints(view: Outlook, fits: Callable[[Request], bool]) -> Iterator[str]:
     request = view.request
     if request.numa == "required" and fits(request._replace(numa="preferred")):
         yield "numa=preferred would fit"
@@ -182,14 +182,14 @@ def _hints(view: View, fits: Callable[[Request], bool]) -> Iterator[str]:
         yield f"stop a VM that has CPUs or memory of {' or '.join(short[:3])}"
 
 
-def _all_names(view: View) -> str:
+def _all_names(view: Outlook) -> str:
     """What can be asked for by name, boards in trouble left out."""
     names = {profile.name for board in view.boards if not board.trouble
              for layout in board.layouts for cell in layout.cells for profile in cell.profiles}
     return ", ".join(sorted(names)) or "no GPU to give"
 
 
-def _other_size(view: View) -> Optional[str]:
+def _other_size(view: Outlook) -> Optional[str]:
     """A size that a board which runs it could give instead of the wanted one."""
     for want in view.request.wants:
         for board in _busy(view, want) if want.profile else ():

@@ -19,10 +19,9 @@ if TYPE_CHECKING:
     from typing import Optional
 
     from kvm_gpu.capacity import Row
-    from kvm_gpu.claims import Decision
     from kvm_gpu.errors import GpuError
     from kvm_gpu.ledgerrows import Claim, Event
-    from kvm_gpu.model import Action, Board, Device, Host, NumaNode, Refusal, Request, Use
+    from kvm_gpu.model import Action, Board, Decision, Device, Host, NumaNode, Refusal, Request, Use
 
 
 def inventory(host: Host) -> str:

@@ -12,8 +12,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from typing import Final, Optional
 
-    from kvm_gpu.config import Offer
-    from kvm_gpu.model import CpuMode, GuestNode, PciAddress, Strict, Vm
+    from kvm_gpu.model import CpuMode, GuestNode, Offer, PciAddress, Strict, Vm
 
     Found = Iterator[tuple[str, str]]           # (field, what is wrong with it)
 

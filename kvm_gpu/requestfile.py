@@ -17,7 +17,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any, Final, Optional
 
-    from kvm_gpu.config import Offer
+    from kvm_gpu.model import Offer
 
 LIMIT: Final = 1 << 20
 DEPTH: Final = 16

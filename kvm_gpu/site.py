@@ -5,6 +5,7 @@ from kvm_gpu import cache
 from kvm_gpu import config as configuration
 from kvm_gpu.errors import HostError
 from kvm_gpu.ledger import Ledger
+from kvm_gpu.model import Config
 from kvm_gpu.sysfs import Sysfs
 from kvm_gpu.topology import boot_id
 
@@ -12,7 +13,6 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Final, NamedTuple, Optional
 
-    from kvm_gpu.config import Config
     from kvm_gpu.model import Hold, Host, Taken
     from kvm_gpu.profiles import Tables
 else:
@@ -90,5 +90,5 @@ def open_site(
     except HostError:
         if not lenient:
             raise
-        settings = configuration.Config()
+        settings = Config()
     return Site(Sysfs(root), Ledger((state or root + STATE) + "/ledger.db"), settings)

@@ -16,6 +16,8 @@ from one_gpu_driver.cloud import open_cloud
 from one_gpu_driver.doctor import Finding
 
 SYNC: Final = ("onehost", "sync", "--force")
+AS_ONEADMIN: Final = f"as oneadmin: {' '.join(SYNC)}"
+AS_ROOT: Final = "as root: systemctl restart opennebula"
 UNFIT: Final = HostError.exit_code
 
 
@@ -40,17 +42,21 @@ def install_driver(given: argparse.Namespace) -> int:
     if given.with_retry_hook and not given.dry_run:
         _add_hook()
     if todo:
-        _next(given, "systemctl restart opennebula" if install.restart_needed(todo) else None)
+        synced = given.sync and not given.dry_run
+        if synced:
+            _sync()
+        _say_next(*([] if synced else [AS_ONEADMIN]), *([AS_ROOT] if install.restart_needed(todo) else []))
     return 0
 
 
 def uninstall_driver(given: argparse.Namespace) -> int:
+    """Hosts keep the folder until oned looks for it no more: without it no VM starts, and none can be stopped."""
     todo = install.uninstall(given.root)
     _change(todo, given)
     if given.with_retry_hook and not given.dry_run:
         _remove_hook()
     if todo:
-        _next(given, "systemctl restart opennebula" if install.restart_needed(todo) else None)
+        _say_next(*([AS_ROOT] if install.restart_needed(todo) else []), AS_ONEADMIN)
     return 0
 
 
@@ -108,14 +114,9 @@ def _two_pools(root: Path) -> None:
         print(f"oned lists PCI devices: {', '.join(filters)}. No host may give these out by GPU: one-gpu doctor there")
 
 
-def _next(given: argparse.Namespace, restart: str | None) -> None:
-    """What remains: done where asked for, else said."""
-    if given.sync and not given.dry_run:
-        _sync()
-    else:
-        print(f"Now, as oneadmin: {' '.join(SYNC)}")
-    if restart:
-        print(f"Then, as root: {restart}")
+def _say_next(*steps: str) -> None:
+    for word, step in zip(("Now", "Then"), steps, strict=False):
+        print(f"{word}, {step}")
 
 
 def _sync() -> None:
@@ -185,7 +186,8 @@ def _parser() -> argparse.ArgumentParser:
         made = verbs.add_parser(name, help=words)
         made.set_defaults(verb=verb)
         made.add_argument("--dry-run", action="store_true", help="only show what would change")
-        made.add_argument("--sync", action="store_true", help="run onehost sync as well")
+        if verb is install_driver:
+            made.add_argument("--sync", action="store_true", help="run onehost sync as well")
         made.add_argument("--with-retry-hook", action="store_true",
                           help="also the hook that schedules refused VMs again")
         _add_root(made)

@@ -47,11 +47,12 @@ def unmark(site: Site, vm: str) -> None:
 
 
 def refuse_saving(site: Site, vm: str) -> None:
-    """Raises OwnershipError where the VM has a device: its state cannot be saved, and no checkpoint would start."""
+    """Raises OwnershipError where the VM has a device: its state cannot be saved, and no checkpoint would start. oned
+    saves a VM also to migrate it, unless it is asked to power it off."""
     devices = _in_words(site, vm)
     if devices:
-        raise OwnershipError(f"{vm} cannot be suspended or stopped with {devices} passed through",
-                             "power it off, or undeploy it")
+        raise OwnershipError(f"{vm} cannot be suspended, stopped or moved by saving it, with {devices}",
+                             "power it off, undeploy it, or move it with migrate --poff")
 
 
 def refuse_migration(site: Site, vm: str) -> None:
@@ -59,7 +60,7 @@ def refuse_migration(site: Site, vm: str) -> None:
     devices = _in_words(site, vm)
     if devices:
         raise OwnershipError(f"{vm} cannot be migrated live with {devices} passed through",
-                             "migrate it cold: it is powered off, moved and started again")
+                             "move it with migrate --poff: it is powered off, moved and started again")
 
 
 def begin_stop(site: Site, vm: str, pid: int) -> Optional[str]:

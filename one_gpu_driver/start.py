@@ -16,9 +16,8 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Iterator
     from typing import Final, NamedTuple, Optional
 
-    from kvm_gpu.claims import Decision
     from kvm_gpu.domxml import Element
-    from kvm_gpu.model import Device
+    from kvm_gpu.model import Decision, Device
     from kvm_gpu.site import Site
     from one_gpu_driver.vmxml import Card, Pci, VmXml
 else:

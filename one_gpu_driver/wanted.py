@@ -16,8 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from typing import Any, Final, Optional
 
-    from kvm_gpu.config import Offer
-    from kvm_gpu.model import Board, Host
+    from kvm_gpu.model import Board, Host, Offer
     from one_gpu_driver.vmxml import Card, Vector, VmXml
 
     Wishes = dict[str, str]         # numa, close and cpu, those that are stated

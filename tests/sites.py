@@ -7,8 +7,8 @@ import tempfile
 from pathlib import Path
 
 from kvm_gpu import profiles
-from kvm_gpu.config import Config
 from kvm_gpu.ledger import Ledger
+from kvm_gpu.model import Config
 from kvm_gpu.reconcile import reconcile
 from kvm_gpu.site import Site
 from tests.fakekernel.fakesysfs import FakeSysfs

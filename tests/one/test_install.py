@@ -107,6 +107,12 @@ def test_uninstall_keeps_what_was_changed_in_oned_conf_since(root):
     assert not (root / (CONF + ".before-kvm-gpu")).exists()
 
 
+def test_uninstall_has_oned_restarted_before_the_hosts_lose_the_folder(root):
+    install(root)
+    assert one_gpu(root, "uninstall")[1].splitlines()[-2:] == [
+        "Now, as root: systemctl restart opennebula", "Then, as oneadmin: onehost sync --force"]
+
+
 def test_uninstall_keeps_what_others_put_into_our_folder(root):
     install(root)
     theirs = root / OURS / "deploy.mine"

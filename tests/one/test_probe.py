@@ -7,8 +7,7 @@ import pytest
 
 from kvm_gpu import claims
 from kvm_gpu.capacity import Row
-from kvm_gpu.config import Config
-from kvm_gpu.model import Policy, Request, Vm, Want
+from kvm_gpu.model import Config, Policy, Request, Vm, Want
 from one_gpu_driver import probe
 from tests.fakekernel import hosts
 from tests.one import grammar

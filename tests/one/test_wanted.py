@@ -7,9 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kvm_gpu.config import Offer
 from kvm_gpu.errors import OwnershipError, RequestError
-from kvm_gpu.model import Request, Vm, Want
+from kvm_gpu.model import Offer, Request, Vm, Want
 from one_gpu_driver import frame, vmxml
 from one_gpu_driver.vmxml import Pci, VmXml
 from one_gpu_driver.wanted import wanted

@@ -12,10 +12,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from kvm_gpu import claims
-from kvm_gpu.claims import Decision
-from kvm_gpu.config import Config
 from kvm_gpu.errors import HostError, NoCapacity, OwnershipError, RequestError
-from kvm_gpu.model import CpuMode, GuestNode, Policy, Request, Strict, Vm, Want
+from kvm_gpu.model import Config, CpuMode, Decision, GuestNode, Policy, Request, Strict, Vm, Want
 from kvm_gpu.reconcile import reconcile
 from tests.fakekernel import hosts
 from tests.fakekernel.kernel import Kernel

@@ -8,10 +8,9 @@ from pathlib import Path
 import pytest
 
 from kvm_gpu import claims, look
-from kvm_gpu.config import Config, HostLayout
 from kvm_gpu.errors import BusyError, HostError, NoCapacity, OwnershipError, RequestError
 from kvm_gpu.holder import boottime, holder_of
-from kvm_gpu.model import GuestNode, Request, Vm, Want
+from kvm_gpu.model import Config, GuestNode, HostLayout, Request, Vm, Want
 from kvm_gpu.reconcile import reconcile
 from tests.cases.starts import explain, reasons, refused, slots, start
 from tests.fakekernel import hosts

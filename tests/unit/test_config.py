@@ -13,9 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kvm_gpu import config, configfile, tomllines
-from kvm_gpu.config import CardLayout, Config, HostLayout, Offer
 from kvm_gpu.errors import HostError
-from kvm_gpu.model import Policy, Vm, Want
+from kvm_gpu.model import CardLayout, Config, HostLayout, Offer, Policy, Vm, Want
 
 SETTINGS = """\
 policy = "spread"                   # the emptiest card first

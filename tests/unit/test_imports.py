@@ -15,7 +15,7 @@ GROUPS = {
     "values": ("light errors model", ""),
     "kernel": ("sysfs pci topology users inuse holder private", "values"),
     "settings": ("request strict tomllines config configfile requestfile profiles", "values kernel"),
-    "decision": ("room closeness nodes plan refusal capacity", "values"),
+    "decision": ("room closeness nodes outlook plan refusal capacity", "values"),
     "domain": ("domain domxml domvalue domrecord guestpci hostdev tune", "values"),
     "ledger": ("ledger ledgerfile ledgerrows", "values kernel"),
     "mechanisms": ("mechanisms mechanisms.whole mechanisms.vf mechanisms.mdev mechanisms.nvidia_vfio mechanisms.vgpu"

@@ -8,7 +8,6 @@ from time import mktime
 import pytest
 
 from kvm_gpu import jsonout, render
-from kvm_gpu.claims import Decision
 from kvm_gpu.errors import HostError
 from kvm_gpu.ledgerrows import Claim, Event
 from kvm_gpu.model import (
@@ -16,6 +15,7 @@ from kvm_gpu.model import (
     Board,
     Cell,
     Command,
+    Decision,
     Device,
     Driver,
     Function,

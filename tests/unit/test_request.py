@@ -12,9 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kvm_gpu import request, requestfile
-from kvm_gpu.config import Offer
 from kvm_gpu.errors import OwnershipError, RequestError
-from kvm_gpu.model import GuestNode, Request, Vm, Want
+from kvm_gpu.model import GuestNode, Offer, Request, Vm, Want
 
 VM = Vm("one-42", "ann", ("staff",))
 WANT = Want(profile="A16-4Q")

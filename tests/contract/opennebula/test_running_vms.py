@@ -157,8 +157,8 @@ def test_an_adopted_device_is_released_too(remote: Remote) -> None:
 def test_a_vm_with_a_gpu_is_not_saved(running: Remote, capture: Capture) -> None:
     """Also where its owner has taken the GPU out of the template since: that is not asked."""
     assert running.run(capture) == (
-        NOT_ALLOWED, "", f"one-0 cannot be suspended or stopped with {HAS} passed through\n"
-                         "INFO: power it off, or undeploy it\n")
+        NOT_ALLOWED, "", f"one-0 cannot be suspended, stopped or moved by saving it, with {HAS}\n"
+                         "INFO: power it off, undeploy it, or move it with migrate --poff\n")
     assert (running.stock_ran(), states(running.host)) == (False, HELD)
 
 
@@ -166,7 +166,7 @@ def test_a_vm_with_a_gpu_is_not_migrated_live(running: Remote) -> None:
     """The stock script would delete its snapshots first."""
     assert running.run(MIGRATE) == (
         NOT_ALLOWED, "", f"one-0 cannot be migrated live with {HAS} passed through\n"
-                         "INFO: migrate it cold: it is powered off, moved and started again\n")
+                         "INFO: move it with migrate --poff: it is powered off, moved and started again\n")
     assert (running.stock_ran(), states(running.host)) == (False, HELD)
 
 
