@@ -14,7 +14,7 @@ demo: setup
 	$(PYTHON) -IS bin/kvm-gpu demo
 
 bench: setup
-	$(PYTHON) tests/bench/start.py
+	$(PYTHON) -m tests.bench.start
 
 lab:
 	@.ci/setup

@@ -5,6 +5,7 @@ import tomllib
 from itertools import pairwise
 
 from kvm_gpu import tomllines
+from kvm_gpu.cpulist import parse_cpus
 from kvm_gpu.errors import HostError
 from kvm_gpu.model import CardLayout, Config, HostLayout, Offer, Policy, Want
 from kvm_gpu.request import (
@@ -19,7 +20,6 @@ from kvm_gpu.request import (
     want_problems,
 )
 from kvm_gpu.strict import Table, did_you_mean
-from kvm_gpu.sysfs import parse_cpus
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -81,17 +81,6 @@ def cpus(what: str, text: Optional[str], most: int = CPUS) -> tuple[int, ...]:
     return tuple(found)
 
 
-def format_cpus(numbers: tuple[int, ...]) -> str:
-    """(0, 1, 3, 8) -> '0-1,3,8'."""
-    runs: list[list[int]] = []
-    for value in sorted(set(numbers)):
-        if runs and runs[-1][1] == value - 1:
-            runs[-1][1] = value
-        else:
-            runs.append([value, value])
-    return ",".join([str(first) if first == last else f"{first}-{last}" for first, last in runs])
-
-
 def pci_address(attributes: Mapping[str, str]) -> PciAddress:
     """'0000:41:00.4' from domain, bus, slot and function, each 0 where absent. Raises RequestError."""
     domain, bus, slot, function = pci_numbers(attributes)

@@ -5,11 +5,12 @@ One broken device never stops the inventory: it is listed with its trouble.
 from __future__ import annotations
 
 from kvm_gpu import pci
+from kvm_gpu.cpulist import parse_cpus
 from kvm_gpu.errors import HostError
 from kvm_gpu.mechanisms import PROBE_ORDER, Card, mechanism
 from kvm_gpu.model import Board, Function, Host
 from kvm_gpu.partition import partitioner
-from kvm_gpu.sysfs import DEVICES, parse_cpus
+from kvm_gpu.sysfs import DEVICES
 from kvm_gpu.topology import boot_id, read_nodes
 
 TYPE_CHECKING = False

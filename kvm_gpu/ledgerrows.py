@@ -1,8 +1,8 @@
 """Values of model.py as rows of the ledger, and back. CPUs come back sorted: they are sets."""
 from __future__ import annotations
 
+from kvm_gpu.cpulist import format_cpus, parse_cpus
 from kvm_gpu.model import Attribute, Command, Device, Driver, Hold, Mdev, Use
-from kvm_gpu.sysfs import format_cpus, parse_cpus
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

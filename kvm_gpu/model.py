@@ -131,7 +131,7 @@ class Want(NamedTuple):
     """`cards` equal devices. All given fields must hold; at least one besides `cards` is given."""
     profile: Optional[str] = None   # name without regard to case, or type_id
     mechanism: Optional[str] = None     # whole | vf | mdev | nvidia_vfio, or "mig": a MIG-backed cell
-    vendor: Optional[str] = None    # "10de", or nvidia | amd | intel
+    vendor: Optional[str] = None    # PCI id "10de"; request.check turns names into it
     model: Optional[str] = None     # Board.model without regard to case
     fb_mib: Optional[int] = None    # at least
     address: Optional[str] = None   # adoption of the slot that the platform chose

@@ -183,9 +183,10 @@ def _hints(view: Outlook, fits: Callable[[Request], bool]) -> Iterator[str]:
 
 
 def _all_names(view: Outlook) -> str:
-    """What can be asked for by name, boards in trouble left out."""
-    names = {profile.name for board in view.boards if not board.trouble
-             for layout in board.layouts for cell in layout.cells for profile in cell.profiles}
+    """What can be asked for by name; what is in trouble, as the console's card, left out."""
+    layouts = (layout for board in view.boards if not board.trouble for layout in board.layouts
+               if not all(slot.trouble for slot in layout.slots))
+    names = {profile.name for layout in layouts for cell in layout.cells for profile in cell.profiles}
     return ", ".join(sorted(names)) or "no GPU to give"
 
 

@@ -9,9 +9,9 @@ import sys
 from time import localtime, strftime
 
 from kvm_gpu.claims import wanted
+from kvm_gpu.cpulist import format_cpus
 from kvm_gpu.errors import HostError
 from kvm_gpu.model import Attribute, Command, Driver
-from kvm_gpu.sysfs import format_cpus
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

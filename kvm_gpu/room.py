@@ -10,7 +10,6 @@ if TYPE_CHECKING:
 else:
     from kvm_gpu.light import NamedTuple
 
-VENDORS: Final = {"nvidia": "10de", "amd": "1002", "intel": "8086"}     # names that requests may use for PCI ids
 MIG: Final = "gi"                       # cells of MIG GPU instances are named "gi1", "gi2"
 UNSIZED: Final = ("whole", "vf")        # what an address alone can mean: the function itself
 
@@ -85,10 +84,7 @@ def matches(board: Board, want: Want) -> bool:
     """Vendor and model, by PCI ids and short name."""
     if want.model and want.model.casefold() != board.model.casefold():
         return False
-    if not want.vendor:
-        return True
-    vendor = want.vendor.casefold()
-    return bool(board.functions) and board.functions[0].ids.startswith(VENDORS.get(vendor, vendor) + ":")
+    return not want.vendor or (bool(board.functions) and board.functions[0].ids.startswith(want.vendor + ":"))
 
 
 def layouts(board: Board, held: Sequence[Hold]) -> tuple[Layout, ...]:

@@ -5,9 +5,10 @@ Source: Documentation/ABI/stable/sysfs-devices-node, Documentation/admin-guide/c
 """
 from __future__ import annotations
 
+from kvm_gpu.cpulist import parse_cpus
 from kvm_gpu.errors import HostError
 from kvm_gpu.model import NumaNode, Pages
-from kvm_gpu.sysfs import Sysfs, parse_cpus
+from kvm_gpu.sysfs import Sysfs
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -1,8 +1,9 @@
 """The CPUs, memory and PCI window of a domain, as new elements. What the platform wrote is never written again."""
 from __future__ import annotations
 
+from kvm_gpu.cpulist import format_cpus
 from kvm_gpu.domrecord import FW_CFG
-from kvm_gpu.domvalue import VCPUS, format_cpus, number
+from kvm_gpu.domvalue import VCPUS, number
 from kvm_gpu.domxml import QEMU, Element, New
 from kvm_gpu.guestpci import machine
 

@@ -20,15 +20,17 @@ def check_known(site: Site, request: Request, host: Host) -> None:
     for want in request.wants:
         if want.profile is not None and not _is_profile(site, host, want.profile):
             raise RequestError(f"VM {request.vm.id}: {want.profile} is no profile of this host or of any GPU we know",
-                               _similar(want.profile, {profile.name for profile in profiles(host)}))
+                               _similar(want.profile, {profile.name for profile in profiles(host, usable=True)}))
         if want.address is not None and want.address not in addresses(host):
             raise RequestError(f"VM {request.vm.id}: {_what_is(site, host, want.address)}{_where(host, want.model)}",
                                "`kvm-gpu inventory` lists what can be given")
 
 
-def profiles(host: Host) -> list[Profile]:
-    return [profile for board in host.boards for layout in board.layouts
-            for cell in layout.cells for profile in cell.profiles]
+def profiles(host: Host, usable: bool = False) -> list[Profile]:
+    """Of all boards; with `usable` without those whose every slot has trouble, as the console's card."""
+    layouts = [layout for board in host.boards for layout in board.layouts
+               if not usable or not all(slot.trouble for slot in layout.slots)]
+    return [profile for layout in layouts for cell in layout.cells for profile in cell.profiles]
 
 
 def addresses(host: Host) -> frozenset[str]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from kvm_gpu.sysfs import format_cpus, parse_cpus
+from kvm_gpu.cpulist import format_cpus, parse_cpus
 
 
 @dataclass(frozen=True)

@@ -3,7 +3,7 @@ from __future__ import annotations
 
 from errno import EINVAL, ENOMEM
 
-from kvm_gpu.sysfs import format_cpus, parse_cpus
+from kvm_gpu.cpulist import format_cpus, parse_cpus
 from tests.fakekernel.machine import Machine, NodeSpec
 from tests.fakekernel.tree import File, Tree, refuse
 

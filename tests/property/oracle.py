@@ -4,8 +4,6 @@ The rules, as an operator would tell them. Fit for hosts of a few boards with a 
 """
 from itertools import product
 
-VENDOR_IDS = {"nvidia": "10de", "amd": "1002", "intel": "8086"}
-
 
 def exists(request, host, taken, policy):
     units = [want for want in request.wants for _ in range(want.cards)]
@@ -40,7 +38,7 @@ def all_places(host, taken):
 
 def answers(place, want):
     board, layout, slot, profile = place["board"], place["layout"], place["slot"], place["profile"]
-    if want.vendor and not board.functions[0].ids.startswith(VENDOR_IDS.get(want.vendor, want.vendor)):
+    if want.vendor and not board.functions[0].ids.startswith(want.vendor + ":"):
         return False
     if want.model and board.model.lower() != want.model.lower():
         return False

@@ -30,10 +30,10 @@ GIB = 1 << 20
 KINDS = ("vf", "slices", "mixed", "mig", "whole")
 WANTS = (
     Want(mechanism="vf"), Want(profile="g-4q"), Want(profile="102"), Want(profile="g-8Q"), Want(model="G"),
-    Want(vendor="nvidia", mechanism="whole"), Want(fb_mib=3000), Want(fb_mib=5000), Want(mechanism="mig"),
+    Want(vendor="10de", mechanism="whole"), Want(fb_mib=3000), Want(fb_mib=5000), Want(mechanism="mig"),
     Want(profile="g-4Q", cards=2), Want(mechanism="whole", cards=2), Want(mechanism="vf", cards=2),
     Want(fb_mib=3000, cards=3), Want(address="0000:10:00.1"), Want(address="0000:20:00.0", mechanism="nvidia_vfio"),
-    Want(profile="g-4C", mechanism="nvidia_vfio"), Want(mechanism="vf", vendor="amd"),
+    Want(profile="g-4C", mechanism="nvidia_vfio"), Want(mechanism="vf", vendor="1002"),
 )
 
 

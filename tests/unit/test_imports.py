@@ -12,7 +12,7 @@ ROOT = Path(__file__).parents[2]
 
 # Group: its modules, and the groups below it that they may import; within a group all may. From low to high.
 GROUPS = {
-    "values": ("light errors model", ""),
+    "values": ("light errors model cpulist", ""),
     "kernel": ("sysfs pci topology users inuse holder private", "values"),
     "settings": ("request strict tomllines config configfile requestfile profiles", "values kernel"),
     "decision": ("room closeness nodes outlook plan refusal capacity", "values"),

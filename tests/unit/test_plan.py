@@ -178,7 +178,7 @@ def test_two_sizes_on_one_board_find_the_starts_that_suit_both():
 
 def test_several_wants_are_one_decision():
     one, other = x48("0000:10:00.0"), card("0000:20:00.0")
-    wants = (Want(vendor="nvidia", mechanism="whole"), Want(profile="X48-2Q"))
+    wants = (Want(vendor="10de", mechanism="whole"), Want(profile="X48-2Q"))
     assert devices(wants, host(one, other)) == ["0000:20:00.0", "0000:10:00.4"]
 
 

@@ -78,8 +78,8 @@ def test_more_does_not_count_overlapping_starts_twice():
 def test_vendor_and_model_are_told_by_ids_and_short_name():
     one = x48()
     assert [matches(one, want) for want in (
-        Want(vendor="nvidia"), Want(vendor="10de"), Want(vendor="NVIDIA"), Want(vendor="amd"), Want(vendor="10d"),
-        Want(model="X48"), Want(model="x4"))] == [True, True, True, False, False, True, False]
+        Want(vendor="10de"), Want(vendor="1002"), Want(vendor="10d"), Want(model="X48"), Want(model="x4"),
+    )] == [True, False, False, True, False]
 
 
 def names(on, want, *held):
