@@ -137,12 +137,18 @@ def _words(given: tuple[bytes, ...]) -> tuple[str, ...]:
 # ---- what goes out ---------------------------------------------------------------------------------
 
 def told(failure: GpuError) -> str:
-    """The failure for a VM's owner, who sees the beginning of it; after INFO: what only the VM's log gets.
-    oned joins lines without a space and cuts them to 100 characters."""
+    """The failure for a VM's owner, who sees the beginning of it; after INFO: what only the VM's log gets, where the
+    owner may read it as well: not which VMs of others hold what. oned joins lines without a space and cuts them to
+    100 characters."""
     first, *rest = [line for line in failure.message.splitlines() if line]
     if isinstance(failure, NoCapacity):
-        rest += [f"{reason.candidate}: {reason.why}" for reason in failure.refusal.reasons]
+        rest += [f"{reason.candidate}: {_without_names(reason.why)}" for reason in failure.refusal.reasons]
     return "\n".join([first, *(_for_log("INFO", line) for line in (*rest, failure.hint) if line)])
+
+
+def _without_names(why: str) -> str:
+    """"fully used by one-13" -> "fully used"."""
+    return why.partition(" by ")[0].partition(" beside ")[0]
 
 
 def _for_log(level: str, line: str) -> str:

@@ -18,6 +18,7 @@ else:
     from kvm_gpu.light import NamedTuple
 
 SUDO: Final = ("sudo", "-n", "/usr/libexec/kvm-gpu/one-helper")
+SUDO_SAYS: Final = b"sudo: "
 IGNORED: Final = (SIGPIPE, SIGXFSZ)     # by Python; a shell script and its pipes want them back
 NOT_FOUND: Final = 127
 
@@ -87,10 +88,19 @@ def ask(verb: str, *parts: bytes) -> Answer:
     except OSError as error:
         return Answer(NOT_FOUND, (), f"{SUDO[0]}: {error.strerror}\n".encode())
     code = exit_code(pid)
-    said = _content(err)
+    said = _heard(code, _content(err))
     for file in (stdin, err):
         posix.close(file)
     return Answer(code, frame.unpack(_content(out)) if code == 0 else (), said)
+
+
+def _heard(code: int, said: bytes) -> bytes:
+    """What sudo itself said is for the log alone where it ran the helper, as it does on a host whose own name does not
+    resolve."""
+    lines = said.splitlines(keepends=True)
+    if code and all(line.startswith(SUDO_SAYS) for line in lines):
+        return said
+    return b"".join(b"WARN: " + line if line.startswith(SUDO_SAYS) else line for line in lines)
 
 
 def exit_code(pid: int) -> int:

@@ -11,7 +11,7 @@ import posix
 import sys
 
 from one_gpu_driver import frame
-from one_gpu_driver.processes import SUDO, Answer, Waiting, ask, become, run
+from one_gpu_driver.processes import SUDO_SAYS, Answer, Waiting, ask, become, run
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -143,8 +143,9 @@ def _refresh_probes() -> None:
 
 def _fail(answer: Answer) -> int:
     """What the user sees begins with our reason; the stock script has not said anything yet."""
-    if answer.err.startswith(SUDO[0].encode() + b":"):
+    if answer.err.startswith(SUDO_SAYS):
         _say("the GPU driver may not run its helper on this host")
+        answer = answer._replace(err=b"INFO: " + answer.err)
     _tell(answer)
     return answer.code
 

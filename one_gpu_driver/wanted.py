@@ -22,7 +22,8 @@ if TYPE_CHECKING:
     Wishes = dict[str, str]         # numa, close and cpu, those that are stated
 
 WISHES: Final[dict[str, tuple[str, ...]]] = {"NUMA": STRICT, "CLOSE": STRICT, "CPU": CPU_MODES}
-KNOWN: Final = ("OFFER", "PROFILE", "MECHANISM", "VENDOR", "MODEL", "FB_MIB", "CARDS", *WISHES, "KEEP")
+SAYING_WHAT: Final = ("OFFER", "PROFILE", "MECHANISM", "VENDOR", "MODEL", "FB_MIB")
+KNOWN: Final = (*SAYING_WHAT, "CARDS", *WISHES, "KEEP")
 YES_NO: Final = ("yes", "no")
 LEGACY: Final = ("", "legacy")      # MDEV_MODE of devices that get an mdev; their PROFILE is a folder's name
 
@@ -85,6 +86,8 @@ def _sold(vector: Vector, who: Vm, offers: tuple[Offer, ...]) -> tuple[Request, 
 
 
 def _described(vector: Vector, who: Vm) -> tuple[Request, Wishes]:
+    if vector.keys().isdisjoint(SAYING_WHAT):
+        raise RequestError(f"GPU: says how, not what: give one of {', '.join(SAYING_WHAT)}")
     want = Want(vector.get("PROFILE"), vector.get("MECHANISM"), vector.get("VENDOR"), vector.get("MODEL"),
                 _number(vector, "FB_MIB"), cards=_number(vector, "CARDS") or 1)
     wishes = {name.lower(): _word(vector, name, words) for name, words in WISHES.items() if name in vector}

@@ -64,7 +64,7 @@ def test_flat_attributes_are_one_vector() -> None:
     ([{"OFFER": "light"}, {"PROFILE": "b", "CPU": "dedicated"}], {},
      "GPU: CPU is shared in one vector and dedicated in another"),
     ([{"NUMA": "required"}], {},
-     "VM 'one-42': wants[0]: asks for nothing: give a profile, mechanism, vendor, model, fb_mib or address"),
+     "GPU: says how, not what: give one of OFFER, PROFILE, MECHANISM, VENDOR, MODEL, FB_MIB"),
 ])
 def test_what_is_refused(gpus: list[dict[str, str]], flat: dict[str, str], why: str) -> None:
     with pytest.raises(RequestError) as refused:

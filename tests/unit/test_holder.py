@@ -51,7 +51,8 @@ def test_a_name_with_spaces_and_parentheses(tmp_path: Path) -> None:
     odd = tmp_path / "a) S 1 (b"
     odd.symlink_to("/bin/sleep")
     with subprocess.Popen([odd, "60"]) as child:
-        while Path(f"/proc/{child.pid}/comm").read_text() != "a) S 1 (b\n":
+        process = Path(f"/proc/{child.pid}")
+        while (process / "comm").read_text() != "a) S 1 (b\n" or not (process / "cmdline").read_text():
             time.sleep(0.01)
         starttime = int(Path(f"/proc/{child.pid}/stat").read_text().rsplit(")", 1)[1].split()[19])
         assert holder_of(child.pid) == (child.pid, starttime)

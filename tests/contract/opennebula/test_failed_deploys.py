@@ -146,12 +146,12 @@ def test_a_refusal(remote: Remote, template: str, code: int, shown: str) -> None
     assert (remote.stock_ran(), remote.mine(), remote.host.state()) == (False, [], before)
 
 
-def test_a_full_host_says_who_has_it(remote: Remote) -> None:
+def test_a_full_host_says_why_and_names_no_other_vm(remote: Remote) -> None:
     for vm in range(4):
         assert remote.host.run("claim", "--vm", f"one-{vm + 1}", "--profile", "A16-16Q").code == 0
     done = remote.run(PLAIN.asking("<GPU><PROFILE>A16-16Q</PROFILE></GPU>"))
     assert done.err.splitlines()[1:5] == [
-        f"INFO: GPU 0000:{25 + board}:00.0: fully used by one-{board + 1}" for board in range(4)]
+        f"INFO: GPU 0000:{25 + board}:00.0: fully used" for board in range(4)]
 
 
 def test_the_lock_is_held(remote: Remote) -> None:
@@ -169,7 +169,7 @@ def test_the_lock_is_held(remote: Remote) -> None:
 def test_the_helper_may_not_run(remote: Remote) -> None:
     remote.replace_sudo("echo 'sudo: a password is required' >&2; exit 1")
     done = remote.run(GPU)
-    assert done == (1, "", "the GPU driver may not run its helper on this host\nsudo: a password is required\n")
+    assert done == (1, "", "the GPU driver may not run its helper on this host\nINFO: sudo: a password is required\n")
     assert (remote.stock_ran(), states(remote.host)) == (False, [])
 
 
