@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-PACKAGING = Path(__file__).parents[2] / "packaging"
+ROOT = Path(__file__).parents[2]
+PACKAGING = ROOT / "packaging"
 
 
 def passes(program: str, *arguments: str | Path) -> None:
@@ -37,3 +38,16 @@ def test_units(tmp_path: Path) -> None:
     units = sorted(tmp_path.glob("kvm-gpu-reconcile.*"))
     assert [unit.name for unit in units] == ["kvm-gpu-reconcile.service", "kvm-gpu-reconcile.timer"]
     passes("systemd-analyze", "verify", "--man=no", *units)
+
+
+def test_what_is_installed_works_where_it_lies(tmp_path: Path) -> None:
+    subprocess.run(["make", "-s", "install", f"DESTDIR={tmp_path}"], cwd=ROOT, check=True, capture_output=True)
+    for name in ("var/lib", "run"):
+        (tmp_path / name).mkdir(parents=True, exist_ok=True)
+    listed = subprocess.run([tmp_path / "usr/bin/kvm-gpu", "--root", tmp_path, "list"], capture_output=True, text=True)
+    assert (listed.returncode, listed.stdout, listed.stderr) == (0, "No claims.\n", "")
+    probed = subprocess.run([tmp_path / "usr/libexec/kvm-gpu/one-helper", "probe"], capture_output=True, text=True,
+                            env={"KVM_GPU_ROOT": str(tmp_path)})
+    assert (probed.returncode, probed.stdout.splitlines()[0], probed.stderr) == (0, 'GPU_BOARDS=""', "")
+    assert (tmp_path / "etc/sudoers.d/kvm-gpu-opennebula").stat().st_mode & 0o777 == 0o440
+    assert list(tmp_path.glob("usr/lib/python3/dist-packages/kvm_gpu/__pycache__/claims.*.pyc"))
