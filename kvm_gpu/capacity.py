@@ -6,11 +6,11 @@ from __future__ import annotations
 
 from kvm_gpu.nodes import Supply
 from kvm_gpu.refusal import why_used_otherwise
-from kvm_gpu.room import layouts, more, room
+from kvm_gpu.room import cordoned, holders, layouts, more, room
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Sequence, Set
+    from collections.abc import Iterator, Sequence, Set
     from typing import NamedTuple, Optional
 
     from kvm_gpu.model import Board, Cell, Hold, Host, Layout, Policy, Profile, Taken
@@ -32,21 +32,32 @@ class Row(NamedTuple):
     foreign: int                    # by VMs that are not ours
     stuck: int                      # slots whose release hangs
     retiring: int                   # of `taken`: on a cordoned board, gone for good when released
-    not_restored: int               # slots recorded, but not there since the boot
+    not_restored: int               # slots recorded, but not there: since the boot, or since the board is gone
     stranded_mib: Optional[int]     # frame buffer that no profile can use while this size runs; None: unknown
     why: Optional[str]
 
 
 def capacity(host: Host, taken: Taken, policy: Policy, stuck: Set[str] = frozenset(), absent: Set[str] = frozenset(),
              ) -> tuple[Row, ...]:
-    """Rows by board, present layout first. `stuck`: slots; `absent`: slots, or boards with all their slots."""
+    """Rows by board, present layout first; last what is held on boards that are gone. `stuck`: slots; `absent`: slots,
+    or boards with all their slots."""
     rows: list[Row] = []
-    reach = _Reach(host, taken, policy)
+    reach, cordons = _Reach(host, taken, policy), dict(taken.cordoned)
     for board in host.boards:
         held = [hold for hold in taken.holds if hold.board == board.address]
-        count = _Count(board, held, board.address in taken.cordoned, stuck, absent)
+        count = _Count(board, held, cordons.get(board.address), stuck, absent)
         rows += [row._replace(sellable=reach.sellable(row)) for row in count.rows()]
-    return tuple(rows)
+    return (*rows, *_lost(host, taken))
+
+
+def _lost(host: Host, taken: Taken) -> Iterator[Row]:
+    """Rows for what is held on boards that are not on this host any more."""
+    boards = {board.address for board in host.boards}
+    lost = [hold for hold in taken.holds if hold.board not in boards]
+    for board, layout, profile in dict.fromkeys((hold.board, hold.layout, hold.profile) for hold in lost):
+        held = [hold for hold in lost if (hold.board, hold.layout, hold.profile) == (board, layout, profile)]
+        yield Row(board, "unknown", layout, None, profile, len(held), len(held), 0, 0, 0, 0, 0, len(held), None,
+                  f"not on this host any more, held by {holders(held)}")
 
 
 class _Reach:
@@ -57,25 +68,28 @@ class _Reach:
         self._nodes = frozenset(
             node.id for node in host.nodes if supply.shared(node)
             and any(supply.memory(node, size) for size in (None, *(pages.size_kib for pages in node.pages))))
-        self._held_back = dict(policy.held_back)
+        self._complete = frozenset(node.id for node in host.nodes if node.cores and node.mem_mib)
+        self._held_back = {profile.casefold(): number for profile, number in policy.held_back}
 
     def sellable(self, row: Row) -> int:
         """A cheap test, true for the smallest VM: one CPU that nobody has alone, and some memory or a huge page, on the
-        board's node; on any node where the board's is unknown."""
-        if not (self._nodes if row.numa_node is None else row.numa_node in self._nodes):
+        board's node; on any node where the board's is unknown, or has no CPUs or no memory by itself."""
+        if not (row.numa_node in self._nodes if row.numa_node in self._complete else self._nodes):
             return 0
-        back = min(row.free, self._held_back.get(row.profile, 0))
-        self._held_back[row.profile] = self._held_back.get(row.profile, 0) - back
+        name = row.profile.casefold()
+        back = min(row.free, self._held_back.get(name, 0))
+        self._held_back[name] = self._held_back.get(name, 0) - back
         return row.free - back
 
 
 class _Count:
     """Counts one board."""
 
-    def __init__(self, board: Board, held: Sequence[Hold], cordoned: bool, stuck: Set[str], absent: Set[str]) -> None:
+    def __init__(self, board: Board, held: Sequence[Hold], cordon: Optional[str], stuck: Set[str], absent: Set[str],
+                 ) -> None:
         self._board = board
         self._held = held
-        self._cordoned = cordoned
+        self._cordon = cordon       # why it is cordoned; None: it is not
         self._stuck = stuck
         self._absent = absent
 
@@ -100,7 +114,7 @@ class _Count:
         hung = [slot for slot in slots if slot in self._stuck]
         free, why = self._free(layout, pairs, usable)
         return Row(board.address, board.model, layout.mechanism, board.numa_node, name, total, taken, free, free,
-                   self._foreign(pairs, holds), min(len(hung), total), taken if self._cordoned else 0,
+                   self._foreign(pairs, holds), min(len(hung), total), 0 if self._cordon is None else taken,
                    min(len(gone), total), self._stranded(layout, pairs[0][0], holds), why)
 
     def _foreign(self, pairs: Sequence[tuple[Cell, Profile]], holds: Sequence[Hold]) -> int:
@@ -115,8 +129,8 @@ class _Count:
             return 0, "; ".join(self._board.trouble)
         if self._board.address in self._absent:
             return 0, "not restored"
-        if self._cordoned:
-            return 0, "cordoned"
+        if self._cordon is not None:
+            return 0, cordoned(self._cordon)
         if not usable:
             return 0, why_used_otherwise(self._board, self._held)
         slots = self._free_slots(layout, None)

@@ -17,7 +17,7 @@ from kvm_gpu.look import Search, functions_of, look_at
 from kvm_gpu.model import Decision, Refusal
 from kvm_gpu.plan import place
 from kvm_gpu.request import check
-from kvm_gpu.topology import boot_id, refresh
+from kvm_gpu.topology import boot_id, refresh, without_lost_cpus
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from kvm_gpu.site import Site, View
 
     Holder = tuple[int, int]
+    Outcome = tuple[frozenset[str], frozenset[str]]     # ids of claims that end, and of those that keep their slots
 
 ATTEMPTS: Final = 100           # each is lost to another start that took the choice: somebody gets on
 READY: Final = "/run/kvm-gpu/ready"
@@ -40,7 +41,10 @@ def explain(site: Site, request: Request) -> Decision:
     """The decision that `claim` would make now; changes nothing. Raises RequestError, HostError."""
     request = check(request)
     view = site.view()
-    search = Search(view, *_kept(site, request, view, changing=False))
+    try:
+        search = Search(view, *_kept(site, request, view, changing=False), request.uuids)
+    except NoCapacity as gone:
+        return Decision(request, view.host, None, None, gone.refusal)
     found = _settle(site, request, search, changing=False)
     if isinstance(found, Refusal):
         _refuse_unknown(site, request, search.view.host)
@@ -56,7 +60,7 @@ def claim(site: Site, request: Request, holder: Optional[Holder] = None) -> Deci
     _await_restore(site)
     _end_previous(site, request)
     view = site.view()
-    search = Search(view, *_kept(site, request, view, changing=True))
+    search = Search(view, *_kept(site, request, view, changing=True), request.uuids)
     for _ in range(ATTEMPTS):
         found = _settle(site, request, search, changing=True)
         if isinstance(found, Refusal):
@@ -64,7 +68,7 @@ def claim(site: Site, request: Request, holder: Optional[Holder] = None) -> Deci
             raise NoCapacity(f"VM {request.vm.id}: {wanted(request)}: refused on this host", found)
         if search.gives_up(found):
             _give_up_kept(site, search)
-            search = Search(site.view())
+            search = Search(site.view(), uuids=request.uuids)
             continue
         decision = _record(site, request, search, found)
         if decision is not None and act(site, decision, search):
@@ -95,19 +99,27 @@ def release(site: Site, vm_id: str, claim_id: Optional[str] = None, force: bool 
     while stopped, and though the kernel refuses a step. Raises HostError, BusyError."""
     from kvm_gpu.reconcile import free
     held = site.ledger.claim_of(vm_id) if claim_id is None else site.ledger.claim(claim_id)
-    if held is None or held.vm != vm_id or (held.state == "kept" and not force):
+    if held is None or held.vm != vm_id:
         return ()
-    return (free(site, held, boot_id(site.sysfs), keep=not force, force=force),)
+    if held.state == "kept" and not force:
+        return (f"VM {vm_id}: keeps its device while it is stopped; `release --force` gives it up",)
+    said = free(site, held, boot_id(site.sysfs), keep=not force, force=force)
+    site.ledger.tidy()
+    return (said,)
 
 
 def capacity(site: Site) -> tuple[Row, ...]:
-    """What is had, taken, free and sellable, from the host read afresh."""
+    """What is had, taken, free and sellable, from the host read afresh. What the next start would free counts as free,
+    but for claims whose release was begun and may hang."""
     from kvm_gpu.capacity import capacity as count
+    from kvm_gpu.reconcile import outcome
     view = site.fresh_view()
-    stuck = (held.id for held in site.ledger.claims()
-             if held.state == "releasing" and held.deadline is not None and held.deadline < boottime())
+    releasing = [held for held in site.ledger.claims() if held.state == "releasing"]
+    stuck = (held.id for held in releasing if held.deadline is not None and held.deadline < boottime())
     slots = (device.hold.slot for claim_id in stuck for device in site.ledger.devices(claim_id))
-    return count(view.host, site.taken(view), site.config.policy, frozenset(slots))
+    ended, kept = outcome(site)
+    taken = site.taken(view, ended.difference([held.id for held in releasing]), kept)
+    return count(view.host, taken, site.config.policy, frozenset(slots))
 
 
 def wanted(request: Request) -> str:
@@ -125,16 +137,18 @@ def wanted(request: Request) -> str:
 def _settle(site: Site, request: Request, search: Search, changing: bool) -> Placement | Refusal:
     """A placement all of whose slots were looked at and would do, or a refusal on a host that was read afresh and
     a ledger that was reconciled; an explanation reckons without what a reconcile would free."""
-    passed_over: frozenset[str] = frozenset()
+    ended, kept = _given_up(site, request)
     while True:
         search.version = site.ledger.version()
-        taken = site.taken(search.view, _given_up(site, request) | passed_over)
+        search.freed = _boards(site, ended)
+        taken = site.taken(search.view, ended, kept)
         host = _refreshed(site, request, search)
         found = place(request, host, taken, site.config.policy)
         if isinstance(found, Refusal):
             if search.cleaned:
                 return found
-            passed_over = _clean(site, changing)
+            would_end, would_keep = _clean(site, changing)
+            ended, kept = ended | would_end, kept | would_keep
             search.renew(site.fresh_view())
             search.cleaned = True
         elif look_at(site.sysfs, found, search, taken):
@@ -143,30 +157,32 @@ def _settle(site: Site, request: Request, search: Search, changing: bool) -> Pla
             search.renew(site.fresh_view())
 
 
-def _clean(site: Site, changing: bool) -> frozenset[str]:
-    """Free what nobody uses any more; for an explanation only say which claims that would be."""
+def _clean(site: Site, changing: bool) -> Outcome:
+    """Free what nobody uses any more; for an explanation only say which claims that would end, and which would keep
+    their slots."""
     from kvm_gpu import reconcile
     if not changing:
-        return reconcile.dead(site)
+        return reconcile.outcome(site)
     reconcile.reconcile(site)
-    return frozenset()
+    return frozenset(), frozenset()
 
 
 def _refreshed(site: Site, request: Request, search: Search) -> Host:
-    """The host as the search sees it, with what is free now of the memory that the guest asks for."""
+    """The host as the search sees it, with what there is now of the memory and CPUs that the guest asks for."""
     host = search.host()
     sizes = frozenset(node.page_kib for node in request.guest)
-    search.nodes = refresh(site.sysfs, host.nodes, sizes)
+    nodes = without_lost_cpus(site.sysfs, host.nodes) if request.cpu != "none" else host.nodes
+    search.nodes = refresh(site.sysfs, nodes, sizes)
     return host._replace(nodes=search.nodes)
 
 
 def _kept(
     site: Site, request: Request, view: View, changing: bool,
 ) -> tuple[Optional[Claim], tuple[Device, ...], tuple[Action, ...]]:
-    """The claim that keeps this VM's slots while it is stopped, with its devices and what was done for them. Raises
-    NoCapacity where they are gone since a reboot."""
+    """The claim that keeps this VM's slots while it is stopped, or would if it stopped now, with its devices and what
+    was done for them. Raises NoCapacity where they are gone since a reboot."""
     held = site.ledger.claim_of(request.vm.id)
-    if held is None or held.state != "kept":
+    if held is None or not (held.state == "kept" or (held.keep and not changing and held.state != "releasing")):
         return None, (), ()
     if held.boot_id == view.host.boot_id:
         return held, site.ledger.devices(held.id), site.ledger.actions(held.id)
@@ -185,10 +201,17 @@ def _give_up_kept(site: Site, search: Search) -> None:
         free(site, search.kept, search.view.host.boot_id, keep=False)
 
 
-def _given_up(site: Site, request: Request) -> frozenset[str]:
-    """The VM's own claim that a start would end first."""
+def _given_up(site: Site, request: Request) -> Outcome:
+    """The VM's own claim as a start would first make it: ended, or with its slots kept."""
     held = site.ledger.claim_of(request.vm.id)
-    return frozenset() if held is None or held.state in ("kept", "releasing") else frozenset([held.id])
+    if held is None or held.state in ("kept", "releasing"):
+        return frozenset(), frozenset()
+    own = frozenset([held.id])
+    return (frozenset(), own) if held.keep else (own, frozenset())
+
+
+def _boards(site: Site, claims: frozenset[str]) -> frozenset[str]:
+    return frozenset(device.hold.board for claim_id in claims for device in site.ledger.devices(claim_id))
 
 
 def _refuse_unknown(site: Site, request: Request, host: Host) -> None:

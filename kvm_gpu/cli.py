@@ -137,8 +137,10 @@ def cordon(given: Arguments) -> int:
     site, board = _site(given), _board(given)
     if board not in [known.address for known in site.view().host.boards]:
         raise RequestError(f"no board {board} on this host", "kvm-gpu inventory")
+    why = given.text("--why") or ""
     with site.ledger.write():
-        site.ledger.cordon(board, given.text("--why") or "")
+        site.ledger.cordon(board, why)
+        site.ledger.event(None, None, "cordoned", f"{board}: {why}" if why else board)
     return _say(_view(given).done((f"{board} gets no new VM",)))
 
 
@@ -146,6 +148,8 @@ def uncordon(given: Arguments) -> int:
     site, board = _site(given), _board(given)
     with site.ledger.write():
         ended = site.ledger.uncordon(board)
+        if ended:
+            site.ledger.event(None, None, "uncordoned", board)
     return _say(_view(given).done((f"{board} gets new VMs again",) if ended else ()))
 
 

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
     Row = tuple[Any, ...]           # a value as marshal gives it back
 
+TYPES: Final = "vgpu-types.json"    # read by profiles.py
 FORMAT: Final = 1                   # raise it when the compiled form or the meaning of a key changes
 
 
@@ -37,13 +38,15 @@ def load(config_dir: str, run: str) -> Config:
 
 
 def take_stamp(config_dir: str) -> Stamp:
-    """(path, mtime_ns, size, inode) of each TOML file in the folder and its folder `layouts`, by path."""
+    """(path, mtime_ns, size, inode) of each TOML file in the folder and its folder `layouts`, and of the table of vGPU
+    types, by path."""
     return tuple(sorted(_files(config_dir) + _files(config_dir + "/layouts")))
 
 
 def _files(folder: str) -> list[tuple[str, int, int, int]]:
     try:
-        names = [name for name in posix.listdir(folder) if name.endswith(".toml") and name[0] != "."]
+        names = [name for name in posix.listdir(folder)
+                 if name == TYPES or (name.endswith(".toml") and name[0] != ".")]
     except FileNotFoundError:
         return []
     except OSError as error:

@@ -5,6 +5,7 @@ import tomllib
 from itertools import pairwise
 
 from kvm_gpu import tomllines
+from kvm_gpu.config import TYPES
 from kvm_gpu.cpulist import parse_cpus
 from kvm_gpu.errors import HostError
 from kvm_gpu.model import CardLayout, Config, HostLayout, Offer, Policy, Want
@@ -23,13 +24,18 @@ from kvm_gpu.strict import Table, did_you_mean
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any, Final, Optional
+    from collections.abc import Callable
+    from typing import Any, Final, Optional, TypeVar
 
     from kvm_gpu.model import Order, Stamp
     from kvm_gpu.strict import Path
 
+    Read = TypeVar("Read")
+
 ORDERS: Final[tuple[Order, ...]] = ("pack", "spread", "keep-whole")
 FILES: Final = ("config.toml", "offers.toml")
+ADAPTERS: Final = ("opennebula.toml",)      # each read by its adapter
+ELSEWHERE: Final = (*ADAPTERS, TYPES)
 MAX_DEADLINE_S: Final = 86400
 MAX_HELD_BACK: Final = 4096
 NAME_LIMIT: Final = 64
@@ -49,14 +55,23 @@ def read(stamp: Stamp) -> Config:
             config = config._replace(**_checked(path, _settings, complaints) or {})
         elif name == "offers.toml":
             config = config._replace(offers=_checked(path, _offers, complaints) or ())
-        else:
-            complaints.append(f"{path}: unknown file{did_you_mean(name, FILES)}")
+        elif name not in ELSEWHERE:
+            complaints.append(f"{path}: unknown file{did_you_mean(name, FILES + ADAPTERS)}")
     layouts.sort(key=lambda layout: layout.name)
     twice = [one.name for one, other in pairwise(layouts) if one.name == other.name]
     complaints.extend(f"layouts: {shown(name)} is the name of two" for name in twice)
     if complaints:
         raise HostError("\n".join(complaints))
     return config._replace(layouts=tuple(layouts))
+
+
+def read_file(path: str, reader: Callable[[Table], Read]) -> Read:
+    """What `reader` makes of one TOML file. Raises HostError that tells every problem with its line."""
+    complaints: list[str] = []
+    found: Read = _checked(path, reader, complaints)
+    if complaints:
+        raise HostError("\n".join(complaints))
+    return found
 
 
 def _checked(path: str, reader: Any, complaints: list[str]) -> Any:

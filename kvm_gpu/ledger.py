@@ -1,7 +1,6 @@
 """Who holds what. One durable commit for each decision; what can be derived again is noted without a sync."""
 from __future__ import annotations
 
-import sqlite3
 import time
 
 from kvm_gpu import ledgerfile
@@ -11,6 +10,7 @@ from kvm_gpu.model import Hold, Taken
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    import sqlite3
     from typing import Any, Final, Literal, Optional
 
     from kvm_gpu.model import Action, Device, Placement, State, Use
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     Row = tuple[Any, ...]
 
 EVENTS_KEPT: Final = 10_000
+LOG_KEPT: Final = 128 << 10     # bytes: a few starts
 
 
 class Ledger:
@@ -76,14 +77,16 @@ class Ledger:
                            " order by state='releasing', since desc, rowid desc limit 1", vm)
         return rows.to_claim(found[0]) if found else None
 
-    def taken(self, without: frozenset[str] = frozenset()) -> Taken:
-        """All that place() has to leave alone, but for what these claims hold. Pins are left out."""
+    def taken(self, without: frozenset[str] = frozenset(), kept: frozenset[str] = frozenset()) -> Taken:
+        """All that place() has to leave alone, as if the claims `without` had ended, and the VMs of `kept` had stopped
+        and kept their slots. Pins are left out."""
         holds = self._rows(f"select claim, {rows.HOLD} from holds join claims on id=claim order by slot")
         uses = self._rows(f"select claim, {rows.TAKEN} from uses join claims on id=claim order by claim, guest_node")
-        boards = self._rows("select board from cordons order by board")
-        return Taken(tuple([Hold(*row) for claim, *row in holds if claim not in without]),
-                     tuple([rows.to_use(tuple(row)) for claim, *row in uses if claim not in without]),
-                     tuple([board for board, in boards]))
+        boards = self._rows("select board, why from cordons order by board")
+        return Taken(tuple([Hold(*row)._replace(state="kept") if claim in kept else Hold(*row)
+                            for claim, *row in holds if claim not in without]),
+                     tuple([rows.to_use(tuple(row)) for claim, *row in uses if claim not in without | kept]),
+                     tuple(boards))
 
     def uuids(self) -> frozenset[str]:
         """Of all mdevs that are held."""
@@ -176,6 +179,12 @@ class Ledger:
                      int(time.time()), claim, vm, event, detail)
         self._change("delete from events where seq <= last_insert_rowid() - ?", EVENTS_KEPT)
 
+    def tidy(self) -> None:
+        """Bring the log into the database where it has grown. Who opens the ledger first reads the whole log: with
+        1000 pages in it a VM start would take a quarter longer. A no-op while others are at it."""
+        if self._db is not None and ledgerfile.log_size(self.path) > LOG_KEPT:
+            self._execute("pragma wal_checkpoint(truncate)")
+
     # ---- SQL ----
 
     def _rows(self, sql: str, *values: object) -> list[Row]:
@@ -185,7 +194,7 @@ class Ledger:
             self._db = ledgerfile.connect(self.path)
         try:
             return self._db.execute(sql, values).fetchall()
-        except sqlite3.Error as error:
+        except ledgerfile.Error as error:
             raise ledgerfile.failure(self.path, error) from None
 
     def _change(self, sql: str, *values: object) -> int:
@@ -201,7 +210,7 @@ class Ledger:
         assert self._db is not None
         try:
             return self._db.execute(sql, values)
-        except sqlite3.Error as error:
+        except ledgerfile.Error as error:
             raise ledgerfile.failure(self.path, error) from None
 
 

@@ -8,6 +8,7 @@ import posix
 from itertools import islice
 
 from kvm_gpu.mechanisms import mechanism
+from kvm_gpu.model import Mdev
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -32,12 +33,15 @@ class Looked(NamedTuple):
 class Search:
     """What one decision has learnt so far: the host it stands on, slots looked at, and slots found unfit.
     `kept`: the claim that holds slots for this VM while it is stopped, with its devices and what was `done` for them.
-    `cleaned`: the ledger was reconciled, and the host read after that."""
+    `cleaned`: the ledger was reconciled, and the host read after that. `freed`: boards on which claims would end first:
+    what the kernel says of them now is not what it would say then. `uuids`: as in Request."""
 
     def __init__(self, view: View, kept: Optional[Claim] = None, devices: tuple[Device, ...] = (),
-                 done: tuple[Action, ...] = ()) -> None:
+                 done: tuple[Action, ...] = (), uuids: tuple[Optional[str], ...] = ()) -> None:
         self.view = view
+        self.uuids = uuids
         self.cleaned = False
+        self.freed: frozenset[str] = frozenset()
         self.kept = kept
         self.done = done
         self.own = {device.hold.slot: device for device in devices}
@@ -56,7 +60,9 @@ class Search:
 
     def veto(self, board: str, slot: Optional[str], why: str) -> None:
         """Neither this slot, or for None this board, serves this request."""
-        self._unfit.setdefault(board, []).append((slot, why))
+        found = self._unfit.setdefault(board, [])
+        if (slot, why) not in found:
+            found.append((slot, why))
 
     def host(self) -> Host:
         """The host, with what was found unfit as its trouble."""
@@ -81,11 +87,17 @@ class Search:
     def finish(self, placement: Placement) -> Placement:
         """With the UUIDs of the mdevs."""
         return placement._replace(devices=tuple(
-            device._replace(uuid=self._looked[device.hold.slot].uuid) for device in placement.devices))
+            device._replace(uuid=self._uuid(at, device)) for at, device in enumerate(placement.devices)))
 
     def actions(self, placement: Placement) -> tuple[Action, ...]:
-        new = tuple(action for device in placement.devices for action in self._looked[device.hold.slot].actions)
+        new = tuple(action._replace(uuid=device.uuid) if isinstance(action, Mdev) and device.uuid else action
+                    for device in self.finish(placement).devices for action in self._looked[device.hold.slot].actions)
         return tuple(action for action in self.done if action not in new) + new
+
+    def _uuid(self, at: int, device: Device) -> Optional[str]:
+        """None where the device is no mdev."""
+        found = self._looked[device.hold.slot].uuid
+        return found and (self.uuids[at] if self.uuids else None) or found
 
 
 def look_at(sysfs: Sysfs, placement: Placement, search: Search, taken: Taken) -> bool:
@@ -97,7 +109,7 @@ def look_at(sysfs: Sysfs, placement: Placement, search: Search, taken: Taken) ->
         board, layout, slot, profile = parts(search.view.host, device)
         others = (other for other in layout.slots if other.name not in held and other.name != slot.name)
         for one in (slot, *islice(others, search.width - 1)):
-            obstacle = _look(sysfs, layout, one, profile, search)
+            obstacle = _look(sysfs, board, layout, one, profile, search)
             if obstacle is not None:
                 search.veto(board.address, None if obstacle.whole_board else one.name, obstacle.why)
                 fit = fit and one is not slot
@@ -121,10 +133,12 @@ def functions_of(board: Board) -> frozenset[str]:
     return frozenset(function.address for function in board.functions).union(*(slot.functions for slot in slots))
 
 
-def _look(sysfs: Sysfs, layout: Layout, slot: Slot, profile: Profile, search: Search) -> Optional[Obstacle]:
+def _look(
+    sysfs: Sysfs, board: Board, layout: Layout, slot: Slot, profile: Profile, search: Search,
+) -> Optional[Obstacle]:
     kind = mechanism(layout.mechanism)
     kept = search.own.get(slot.name)
-    if kept is None and (obstacle := kind.look(sysfs, slot, profile)) is not None:
+    if kept is None and board.address not in search.freed and (obstacle := kind.look(sysfs, slot, profile)) is not None:
         return obstacle
     uuid = (kept.uuid if kept else new_uuid()) if layout.mechanism == "mdev" else None
     search.note(slot.name, Looked(profile.name, uuid, kind.realise(sysfs, slot, profile, uuid or "")))

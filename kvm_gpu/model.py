@@ -136,6 +136,7 @@ class Want(NamedTuple):
     fb_mib: Optional[int] = None    # at least
     address: Optional[str] = None   # adoption of the slot that the platform chose
     cards: int = 1
+    among: tuple[PciAddress, ...] = ()  # only slots at these addresses, as the platform lists them; empty: any
 
 
 class Request(NamedTuple):
@@ -146,6 +147,7 @@ class Request(NamedTuple):
     close: Strict = "preferred"
     cpu: CpuMode = "none"
     keep: bool = False              # hold the slot while the VM is stopped
+    uuids: tuple[Optional[str], ...] = ()   # of the mdevs, as the platform names them, device by device; else random
 
 
 # ---- what the operator set -------------------------------------------------------------------------
@@ -227,7 +229,7 @@ class Use(NamedTuple):
 class Taken(NamedTuple):
     holds: tuple[Hold, ...] = ()
     uses: tuple[Use, ...] = ()
-    cordoned: tuple[str, ...] = ()  # boards that get no new VM
+    cordoned: tuple[tuple[str, str], ...] = ()  # (board that gets no new VM, why)
 
 
 # ---- what was decided ------------------------------------------------------------------------------

@@ -7,7 +7,7 @@ from kvm_gpu.model import Use
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
-    from typing import NamedTuple, Optional, Union
+    from typing import Final, NamedTuple, Optional, Union
 
     from kvm_gpu.model import CpuMode, GuestNode, Host, NumaNode, Policy, Request
 
@@ -15,6 +15,9 @@ if TYPE_CHECKING:
     _Option = tuple[Optional[NumaNode], bool, Use]
 else:
     from kvm_gpu.light import NamedTuple
+
+SEARCH_STEPS: Final = 2000      # of one search: what fits is found in a few for each guest node
+ALL_STEPS: Final = 20_000       # of all searches of a request: guest nodes come from a VM's owner
 
 
 # ---- what is left ----------------------------------------------------------------------------------
@@ -149,7 +152,8 @@ class Homes:
 
     One host node gives a guest node both CPUs and memory. Where the platform pinned or bound a guest node, that
     is its host node. `required` takes distinct nodes that cover the devices; the others go down by stages:
-    distinct before shared, near before far, and last, for ordinary memory, unbound.
+    distinct before shared, near before far, and last, for ordinary memory, unbound. To fit many guest nodes is a
+    puzzle without a fast answer: what is not found within the steps counts as not there.
     """
 
     def __init__(self, supply: Supply, request: Request, rank: Sequence[int]) -> None:
@@ -158,13 +162,15 @@ class Homes:
         self._rank = {node: position for position, node in enumerate(rank)}
         self._found: dict[frozenset[int], Optional[Home]] = {}
         self._alone: dict[tuple[int, bool], dict[Optional[int], Use]] = {}
+        self._left = ALL_STEPS
+        self._steps = 0
 
     def find(self, near: frozenset[int]) -> Optional[Home]:
         """The best home beside devices on the nodes `near`, or None. Without a guest there is nothing to house."""
         if not self._request.guest:
             return Home((), ())
         if near not in self._found:
-            homes = (self._search((), (), near, stage) for stage in self._stages(near) if self._promises(near, stage))
+            homes = (self._try(near, stage) for stage in self._stages(near) if self._promises(near, stage))
             self._found[near] = next((home for home in homes if home), None)
         return self._found[near]
 
@@ -181,16 +187,27 @@ class Homes:
                 _Stage(False, False, True))
 
     def _promises(self, near: frozenset[int], stage: _Stage) -> bool:
-        """Whether each guest node alone fits somewhere, and each device's node has room for one of them: where not, a
-        search would try all the rest in vain."""
+        """Whether each guest node alone fits somewhere, each device's node has room for one of them, and there are host
+        nodes enough: where not, a search would try all the rest in vain."""
         reach: set[Optional[int]] = set()
-        for number in range(len(self._request.guest)):
+        apart = 0
+        for number, guest in enumerate(self._request.guest):
             bound, loose = self._ways(number, near, stage)
             fits = bound and self._fitting(number, True)
             if not fits and not (loose and self._fitting(number, False)):
                 return False
             reach.update(fits or ())
+            apart += stage.distinct and not loose and not _is_fixed(guest)
+        if apart > len(reach):
+            return False
         return not stage.cover or (near <= reach and len(near) <= len(self._request.guest))
+
+    def _try(self, near: frozenset[int], stage: _Stage) -> Optional[Home]:
+        self._steps = min(self._left, SEARCH_STEPS)
+        self._left -= self._steps
+        home = self._search((), (), near, stage)
+        self._left += self._steps       # those not needed
+        return home
 
     def _search(self, uses: tuple[Use, ...], nodes: tuple[Optional[int], ...], near: frozenset[int],
                 stage: _Stage) -> Optional[Home]:
@@ -200,6 +217,9 @@ class Homes:
             return None
         if not rest:
             return Home(uses, nodes)
+        if not self._steps:
+            return None
+        self._steps -= 1
         for node, bind, alone in self._options(nodes, near, stage):
             use: Union[Use, str] = alone
             if node is None or node.id in nodes:

@@ -89,7 +89,7 @@ REQUEST: Final = (
 RELEASE: Final = (
     Option("--vm", "ID", "whose claim", needed=True),
     Option("--claim", "ID", "this claim alone; nothing happens if the VM has another one by now"),
-    Option("--force", None, "also a claim whose VM still seems to run"),
+    Option("--force", None, "also what a stopped VM keeps, and though the kernel refuses; never from a running VM"),
 )
 BOARD: Final = (Operand("BOARD", "PCI address of the board, as `inventory` names it"),)
 

@@ -26,7 +26,7 @@ class Outlook:
         self.host = host
         self.policy = policy
         self.boards = sorted(host.boards, key=lambda board: board.address)
-        self.cordoned = frozenset(taken.cordoned)
+        self.cordoned = dict(taken.cordoned)
         self.wants = [want for want in request.wants for _ in range(want.cards)]
         self.held: dict[str, list[Hold]] = {}
         self.kept: dict[str, list[Hold]] = {}

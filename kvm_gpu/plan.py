@@ -33,7 +33,7 @@ def place(request: Request, host: Host, taken: Taken, policy: Policy) -> Union[P
 
     A hold of the same VM in state "kept" is its own place, preferred and taken over; the caller leaves out what a
     start of the VM would replace. A Refusal means that no placement exists, as long as fewer than LIMIT choices of
-    boards are left to compare.
+    boards are left to compare and the guest's nodes are no puzzle (nodes.Homes).
     """
     placement = decide(request, host, taken, policy)
     if placement:
@@ -140,6 +140,8 @@ def _warnings(view: Outlook, boards: Sequence[Board], home: Home) -> Iterator[st
         yield "across nodes"
     if any(use.cpus for use in home.uses):
         yield ALONE
+    if request.cpu != "none" and not request.guest:
+        yield "no CPUs are pinned: the request does not tell of the guest's"
 
 
 def _far(boards: Sequence[Board], home: Home, request: Request) -> Iterator[str]:

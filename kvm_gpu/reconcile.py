@@ -38,7 +38,9 @@ def reconcile(site: Site) -> tuple[str, ...]:
             done.append(f"VM {claim.vm}: runs on its device")
         elif verdict == "free":
             done.append(free(site, claim, boot))
-    return tuple(done) + _follow_kept(site, boot)
+    done += _follow_kept(site, boot)
+    site.ledger.tidy()
+    return tuple(done)
 
 
 def _follow_kept(site: Site, boot: str) -> tuple[str, ...]:
@@ -47,10 +49,13 @@ def _follow_kept(site: Site, boot: str) -> tuple[str, ...]:
     return follow(site, site.fresh_view().host) if strangers(site, boot) else ()
 
 
-def dead(site: Site) -> frozenset[str]:
-    """Ids of claims that `reconcile` would free; changes nothing."""
+def outcome(site: Site) -> tuple[frozenset[str], frozenset[str]]:
+    """Ids of the claims that `reconcile` would end, and of those that it would keep for a stopped VM; changes
+    nothing."""
     users, boot = vfio_users(site.sysfs), boot_id(site.sysfs)
-    return frozenset(claim.id for claim in site.ledger.claims() if judge(site, claim, users, boot) == "free")
+    over = [claim for claim in site.ledger.claims() if judge(site, claim, users, boot) == "free"]
+    kept = frozenset(claim.id for claim in over if _stays(site, claim))
+    return frozenset(claim.id for claim in over) - kept, kept
 
 
 def judge(site: Site, claim: Claim, users: dict[str, int], boot: str) -> Verdict:
@@ -91,7 +96,7 @@ def free(site: Site, claim: Claim, boot: str, keep: bool = True, force: bool = F
     """
     if not _take_over(site, claim):
         return f"VM {claim.vm}: is seen to by another process"
-    if claim.keep and keep and site.ledger.claim_of(claim.vm) == site.ledger.claim(claim.id):
+    if keep and _stays(site, claim):
         return _keep(site, claim)
     try:
         if claim.boot_id == boot:
@@ -105,6 +110,12 @@ def free(site: Site, claim: Claim, boot: str, keep: bool = True, force: bool = F
         site.ledger.remove(claim.id)
         site.ledger.event(claim.id, claim.vm, "released", "")
     return f"VM {claim.vm}: released"
+
+
+def _stays(site: Site, claim: Claim) -> bool:
+    """Whether the stopped VM keeps what it holds: it asked for that, and has no newer claim."""
+    newest = site.ledger.claim_of(claim.vm)
+    return claim.keep and newest is not None and newest.id == claim.id
 
 
 def _take_over(site: Site, claim: Claim) -> bool:

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from kvm_gpu.model import Reason, Refusal, Want
 from kvm_gpu.nodes import fixed_nodes, settle
-from kvm_gpu.room import at_address, holders, matches, offers, room, seats
+from kvm_gpu.room import at_address, cordoned, holders, matches, offers, room, seats
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -25,14 +25,14 @@ def refuse(view: Outlook, fits: Callable[[Request], bool]) -> Refusal:
                 if not any(why in reason.why for reason in reasons)]
     reasons += [Reason("host", why) for why in dict.fromkeys(_on_host(view))]
     reasons = reasons or [Reason("host", f"no board offers {in_words(want)}") for want in dict.fromkeys(view.wants)]
-    return Refusal(tuple(reasons), "; ".join(_hints(view, fits)) or f"this host has {_all_names(view)}")
+    return Refusal(tuple(reasons), "; ".join(_hints(view, fits)) or "`kvm-gpu capacity` shows what this host has")
 
 
 # ---- boards ----------------------------------------------------------------------------------------
 
 def _on_board(view: Outlook, board: Board) -> Iterator[Reason]:
     """One reason: why it serves none of the wants, else what is wrong with its node, else that it is free."""
-    asked = [want for want in view.request.wants if not want.address or _has_address(board, want.address)]
+    asked = [want for want in view.request.wants if _concerns(want, board)]
     whys = list(dict.fromkeys(why_not(view, board, want) for want in asked))
     if not asked:
         return
@@ -56,7 +56,7 @@ def why_not(view: Outlook, board: Board, want: Want) -> Optional[str]:
     if not here:
         return why_used_otherwise(board, held) if _serves_idle(board, want, held) else f"offers no {in_words(want)}"
     if board.address in view.cordoned:
-        return "cordoned"
+        return cordoned(view.cordoned[board.address])
     if any(next(seats(offer, held), None) for offer in here):
         return None
     whys = [room(offer.cell, offer.profile, [hold for hold in held if hold.cell == offer.cell.name]) for offer in here]
@@ -69,8 +69,8 @@ def _serves_idle(board: Board, want: Want, held: Sequence[Hold]) -> bool:
     """Whether the board serves the want while nobody holds it: one that is held whole does not show the VFs that it
     has otherwise."""
     vf = want.mechanism == "vf" or (want.profile or "").casefold() == f"{board.model}-vf".casefold()
-    off = held and board.partitioner is not None and vf and matches(board, want)
-    return bool(off or offers(board, want, ()))
+    off = vf and board.partitioner is not None and matches(board, want) and any(hold.layout == "whole" for hold in held)
+    return off or bool(offers(board, want, ()))
 
 
 def _at_address(offer: Offer, address: str, held: Sequence[Hold]) -> str:
@@ -98,8 +98,10 @@ def why_used_otherwise(board: Board, held: Sequence[Hold]) -> str:
     return f"card held whole by {holders(held)}"
 
 
-def _has_address(board: Board, address: str) -> bool:
-    return any(at_address(layout, address) for layout in board.layouts)
+def _concerns(want: Want, board: Board) -> bool:
+    """False where the want names addresses, and the board has none of them."""
+    addresses = (want.address,) if want.address else want.among
+    return not addresses or any(at_address(layout, *addresses) for layout in board.layouts)
 
 
 def in_words(want: Want) -> str:
@@ -175,11 +177,23 @@ def _hints(view: Outlook, fits: Callable[[Request], bool]) -> Iterator[str]:
     if other:
         yield f"ask for {other}"
     busy = dict.fromkeys(board.address for want in request.wants for board in _busy(view, want))
-    short = [f"node{node}" for node in _short_nodes(view)]
+    lacks = _short_nodes(view)
+    short = [f"node{node.id}" for node in view.host.nodes if node.id in lacks and node.cores and node.mem_mib]
+    closed = [board.address for board in view.boards if board.address in view.cordoned and _offered(view, (board,))]
+    if closed:
+        yield f"uncordon {' or '.join(closed[:3])}"
     if busy:
         yield f"stop a VM on {' or '.join(list(busy)[:3])}"
     elif short:
         yield f"stop a VM that has CPUs or memory of {' or '.join(short[:3])}"
+    elif not _offered(view, view.boards):
+        yield f"this host has {_all_names(view)}"
+
+
+def _offered(view: Outlook, boards: Sequence[Board]) -> bool:
+    """Whether any of these boards has what is wanted, if nobody held anything."""
+    return any(_serves_idle(board, want, view.held.get(board.address, ()))
+               for board in boards for want in view.request.wants)
 
 
 def _all_names(view: Outlook) -> str:

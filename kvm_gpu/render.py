@@ -16,12 +16,16 @@ from kvm_gpu.model import Attribute, Command, Driver
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable
-    from typing import Optional
+    from typing import Final, Optional
 
     from kvm_gpu.capacity import Row
     from kvm_gpu.errors import GpuError
     from kvm_gpu.ledgerrows import Claim, Event
     from kvm_gpu.model import Action, Board, Decision, Device, Host, NumaNode, Refusal, Request, Use
+
+GAP: Final = 2              # between columns
+SENTENCE: Final = 32
+UNLIMITED: Final = 10_000   # for pipes
 
 
 def inventory(host: Host) -> str:
@@ -36,7 +40,8 @@ def capacity(rows: tuple[Row, ...]) -> str:
         ("BOARD", "MODEL", "NODE", "MECHANISM", "PROFILE", "TOTAL", "TAKEN", "FREE", "SELLABLE",
          "FOREIGN", "STUCK", "RETIRING", "NOT RESTORED", "STRANDED", "WHY"),
         ((row.board, row.model, row.numa_node, row.mechanism, row.profile, row.total, row.taken, row.free,
-          row.sellable, row.foreign, row.stuck, row.retiring, row.not_restored, _mib(row.stranded_mib), row.why)
+          row.sellable, row.foreign, row.stuck, row.retiring, row.not_restored, _mib(row.stranded_mib or None),
+          row.why)
          for row in rows), "Nothing to give on this host.",
         rare=("FOREIGN", "STUCK", "RETIRING", "NOT RESTORED", "STRANDED", "WHY"))
     return table + ("\nThe rows of one board are alternatives: do not add them up.\n" if rows else "")
@@ -125,7 +130,10 @@ def _device(device: Device) -> str:
 def _use(use: Use) -> str:
     where = "anywhere" if use.node is None else f"on node {use.node}"
     pages = f" in pages of {_kib(use.page_kib)}" if use.page_kib else ""
-    pins = "".join(f", vCPU {vcpu} on CPU {format_cpus(cpus)}" for vcpu, cpus in use.pins)
+    together: dict[tuple[int, ...], tuple[int, ...]] = {}
+    for vcpu, cpus in use.pins:
+        together[cpus] = (*together.get(cpus, ()), vcpu)
+    pins = "".join(f", vCPU {format_cpus(vcpus)} on CPU {format_cpus(cpus)}" for cpus, vcpus in together.items())
     return f"  guest node {use.guest_node}: {use.mib} MiB{pages} {where}{pins}"
 
 
@@ -144,7 +152,7 @@ def _time(seconds: int) -> str:
 
 
 def _mib(mib: Optional[int]) -> Optional[str]:
-    return f"{mib} MiB" if mib else None
+    return None if mib is None else f"{mib} MiB"
 
 
 def _kib(kib: int) -> str:
@@ -174,18 +182,28 @@ def _draw(columns: list[tuple[str, tuple[object, ...]]]) -> str:
         from rich.table import Table
     except ImportError:
         raise HostError("tables need the Python package rich", "apt install python3-rich, or use --json") from None
-    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
+    table = Table(box=None, pad_edge=False, padding=(0, GAP, 0, 0))
+    needed = 0
     for name, cells in columns:
         numbers = all(cell is None or isinstance(cell, int) for cell in cells)
-        table.add_column(name, justify="right" if numbers else "left", overflow="fold")
+        narrowest = _narrowest((name, *map(_cell, cells)))
+        table.add_column(name, justify="right" if numbers else "left", overflow="fold", min_width=narrowest)
+        needed += narrowest + GAP
     for row in zip(*(cells for _, cells in columns), strict=True):
         table.add_row(*map(_cell, row))
     terminal = posix.isatty(1)
-    console = Console(force_terminal=terminal, width=None if terminal else 10_000, markup=False, highlight=False,
-                      emoji=False)
+    console = Console(force_terminal=terminal, markup=False, highlight=False, emoji=False)
+    console.width = max(console.width, needed) if terminal else UNLIMITED
     with console.capture() as drawn:
         console.print(table)
     return _lines(*(line.rstrip() for line in drawn.get().splitlines()))
+
+
+def _narrowest(cells: tuple[str, ...]) -> int:
+    """Columns that these need: no word is broken, an address least of all, and a sentence keeps some room. A terminal
+    that is narrower still breaks the lines itself."""
+    words = max(len(word) for cell in cells for word in cell.split(" "))
+    return max(words, min(SENTENCE, max(map(len, cells))))
 
 
 def _cell(value: object) -> str:

@@ -25,7 +25,9 @@ MAX_CARDS: Final = 16
 MAX_WANTS: Final = 16
 MAX_FB_MIB: Final = 1 << 24
 MAX_GROUPS: Final = 4096
-MAX_NODES: Final = 1024                         # CONFIG_NODES_SHIFT is at most 10
+UUID: Final = [8, 4, 4, 4, 12]                  # hex digits between the dashes
+MAX_NODES: Final = 1024                         # of the host: CONFIG_NODES_SHIFT is at most 10
+MAX_GUEST_NODES: Final = 128                    # QEMU's MAX_NODES, include/sysemu/numa.h
 MAX_VCPUS: Final = 4096
 MAX_MEM_MIB: Final = 64 << 20
 MAX_CPU: Final = 65535
@@ -55,7 +57,8 @@ def canonical_want(want: Want) -> Want:
     """"d6:00.0" -> "0000:d6:00.0", "amd" -> "1002"; what has no canonical form stays."""
     vendor, address = want.vendor, want.address
     return want._replace(vendor=vendor and VENDORS.get(vendor.lower(), vendor.lower()),
-                         address=address and (canonical_address(address) or address))
+                         address=address and (canonical_address(address) or address),
+                         among=tuple([canonical_address(one) or one for one in want.among]))
 
 
 def canonical_address(text: str) -> Optional[PciAddress]:
@@ -98,6 +101,9 @@ def want_problems(want: Want) -> Found:
         yield "address", f"{shown(want.address)} is not like 0000:41:00.0"
     elif want.address is not None and want.cards != 1:
         yield "cards", f"{want.cards}: an address is one card"
+    for address in want.among:
+        if canonical_address(address) is None:
+            yield "among", f"{shown(address)} is not like 0000:41:00.0"
 
 
 def wish_problems(numa: str, close: str, cpu: str) -> Found:
@@ -124,6 +130,7 @@ def _problems(request: Request) -> Found:
             yield f"wants[{number}]" + (field and "." + field), text
     yield from wish_problems(request.numa, request.close, request.cpu)
     yield from _guest_problems(request.guest)
+    yield from _uuid_problems(request)
 
 
 def _vm_problems(vm: Vm) -> Found:
@@ -135,10 +142,18 @@ def _vm_problems(vm: Vm) -> Found:
         yield "vm.groups", f"expected at most {MAX_GROUPS} names of 1 to {TEXT_LIMIT} printable characters"
 
 
+def _uuid_problems(request: Request) -> Found:
+    if request.uuids and len(request.uuids) != sum(want.cards for want in request.wants):
+        yield "uuids", "expected one, or none, for each device"
+    for uuid in request.uuids:
+        if uuid is not None and ([*map(len, uuid.split("-"))] != UUID or not is_hex(uuid.replace("-", ""))):
+            yield "uuids", f"{shown(uuid)} is no UUID in lower case"
+
+
 def _guest_problems(guest: tuple[GuestNode, ...]) -> Found:
-    yield from number_problems("number of guest nodes", len(guest), 0, MAX_NODES)
+    yield from number_problems("number of guest nodes", len(guest), 0, MAX_GUEST_NODES)
     vcpus: set[int] = set()
-    for number, node in enumerate(guest[:MAX_NODES]):
+    for number, node in enumerate(guest[:MAX_GUEST_NODES]):
         for field, text in _node_problems(node):
             yield f"guest[{number}].{field}", text
         if vcpus.intersection(node.vcpus):
@@ -149,7 +164,7 @@ def _guest_problems(guest: tuple[GuestNode, ...]) -> Found:
 
 
 def _node_problems(node: GuestNode) -> Found:
-    yield from number_problems("id", node.id, 0, MAX_NODES - 1)
+    yield from number_problems("id", node.id, 0, MAX_GUEST_NODES - 1)
     if not _all_within(node.vcpus, MAX_VCPUS - 1) or len(set(node.vcpus)) != len(node.vcpus):
         yield "vcpus", f"expected different numbers between 0 and {MAX_VCPUS - 1}"
     yield from number_problems("mem_mib", node.mem_mib, 0, MAX_MEM_MIB)

@@ -78,6 +78,11 @@ def holders(held: Sequence[Hold]) -> str:
     return ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
 
 
+def cordoned(why: str) -> str:
+    """What is said of a board that gets no new VM."""
+    return f"cordoned: {why}" if why else "cordoned"
+
+
 # ---- places on a board -----------------------------------------------------------------------------
 
 def matches(board: Board, want: Want) -> bool:
@@ -96,7 +101,7 @@ def layouts(board: Board, held: Sequence[Hold]) -> tuple[Layout, ...]:
 def offers(board: Board, want: Want, held: Sequence[Hold]) -> list[Offer]:
     """All that this board has for the want, present layout first, without regard to room.
 
-    A want by vendor or model alone means a whole card; an address alone means the function as it is.
+    A want by vendor or model alone means a whole card; addresses alone mean the functions as they are.
     """
     if not matches(board, want):
         return []
@@ -105,7 +110,7 @@ def offers(board: Board, want: Want, held: Sequence[Hold]) -> list[Offer]:
     for layout in layouts(board, held):
         if not _serves(layout, want):
             continue
-        slots = at_address(layout, want.address) if want.address else layout.slots
+        slots = _asked_for(layout, want)
         if not slots:
             continue
         for cell in layout.cells:
@@ -124,13 +129,20 @@ def _serves(layout: Layout, want: Want) -> bool:
         return want.mechanism in (layout.mechanism, "mig")
     if want.profile or want.fb_mib:
         return True
-    return layout.mechanism in UNSIZED if want.address else layout.mechanism == "whole"
+    return layout.mechanism in UNSIZED if want.address or want.among else layout.mechanism == "whole"
 
 
-def at_address(layout: Layout, address: str) -> tuple[Slot, ...]:
-    """The slots that a platform means by an address: a slot's name, one of its functions, or an mdev parent."""
-    return tuple(slot for slot in layout.slots
-                 if address == slot.name or address in slot.functions or slot.path.endswith("/" + address))
+def _asked_for(layout: Layout, want: Want) -> tuple[Slot, ...]:
+    if want.address:
+        return at_address(layout, want.address)
+    return at_address(layout, *want.among) if want.among else layout.slots
+
+
+def at_address(layout: Layout, *addresses: str) -> tuple[Slot, ...]:
+    """The slots that a platform means by its addresses: slots' names, functions of theirs, or mdev parents."""
+    meant = frozenset(addresses)
+    return tuple(slot for slot in layout.slots if slot.name in meant or not meant.isdisjoint(slot.functions)
+                 or slot.path.rpartition("/")[2] in meant)
 
 
 def seats(offer: Offer, held: Sequence[Hold], kept: Sequence[Hold] = ()) -> Iterator[Seat]:

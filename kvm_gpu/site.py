@@ -33,15 +33,18 @@ class View(NamedTuple):
 
 
 class Site:
-    def __init__(self, sysfs: Sysfs, ledger: Ledger, config: Config) -> None:
+    """`folder`: of the configuration, where it is not the usual one."""
+
+    def __init__(self, sysfs: Sysfs, ledger: Ledger, config: Config, folder: Optional[str] = None) -> None:
         self.sysfs = sysfs
         self.ledger = ledger
         self.config = config
+        self._folder = folder or sysfs.root + CONFIG
 
     def tables(self) -> Tables:
         """Models and vGPU types, with what the administrator added. Cold path."""
         from kvm_gpu.profiles import load
-        return load(f"{self.sysfs.root}{CONFIG}/vgpu-types.json")
+        return load(f"{self._folder}/{configuration.TYPES}")
 
     def view(self) -> View:
         """The host as cached, else read. Raises HostError."""
@@ -59,19 +62,22 @@ class Site:
         foreign = foreign_holds(self.sysfs, host, holds, self.ledger.uuids(), vfio_users(self.sysfs))
         return View(host, foreign, True)
 
-    def taken(self, view: View, without: frozenset[str] = frozenset()) -> Taken:
-        """What the ledger holds, but for some claims, and what was seen of others."""
-        taken = self.ledger.taken(without)
+    def taken(self, view: View, without: frozenset[str] = frozenset(), kept: frozenset[str] = frozenset()) -> Taken:
+        """What the ledger holds, as Ledger.taken, and what was seen of others."""
+        taken = self.ledger.taken(without, kept)
         slots = {hold.slot for hold in taken.holds}
         return taken._replace(holds=taken.holds + tuple(hold for hold in view.foreign if hold.slot not in slots))
 
     def running(self, vm_id: str) -> bool:
-        """Whether libvirt or Proxmox says that the VM runs. libvirt keeps a status file while a domain does; Proxmox's
-        pid file stays behind where QEMU was killed."""
+        """Whether libvirt or Proxmox says that the VM runs. libvirt keeps a status file while a domain does. Proxmox's
+        pid file stays behind where QEMU was killed, and its number may be another process's by now: QEMU's command line
+        has the file's name. Source: vm_running_locally in qemu-server, PVE/QemuServer/Helpers.pm."""
         if self.sysfs.exists(LIBVIRT_STATUS.format(vm_id)):
             return True
-        pid = self.sysfs.read(PROXMOX_PID.format(vm_id))
-        return pid is not None and pid.isdecimal() and self.sysfs.exists(f"/proc/{pid}")
+        file = PROXMOX_PID.format(vm_id)
+        pid = self.sysfs.read(file)
+        command = self.sysfs.read(f"/proc/{pid}/cmdline") if pid is not None and pid.isdecimal() else None
+        return command is not None and any(word.endswith(file) for word in command.split("\0"))
 
     def _cache_path(self) -> str:
         return f"{self.sysfs.root}{RUN}/host"
@@ -91,4 +97,4 @@ def open_site(
         if not lenient:
             raise
         settings = Config()
-    return Site(Sysfs(root), Ledger((state or root + STATE) + "/ledger.db"), settings)
+    return Site(Sysfs(root), Ledger((state or root + STATE) + "/ledger.db"), settings, config)

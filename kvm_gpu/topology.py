@@ -17,7 +17,9 @@ if TYPE_CHECKING:
 BOOT_ID: Final = "/proc/sys/kernel/random/boot_id"
 NODES: Final = "/sys/devices/system/node"
 CPUS: Final = "/sys/devices/system/cpu"
-CPUSETS: Final = ("/sys/fs/cgroup/machine.slice/cpuset.cpus.effective", "/sys/fs/cgroup/cpuset.cpus.effective")
+CPUSETS: Final = ("/sys/fs/cgroup/qemu.slice/cpuset.cpus.effective",         # Proxmox VE
+                  "/sys/fs/cgroup/machine.slice/cpuset.cpus.effective",      # libvirt
+                  "/sys/fs/cgroup/cpuset.cpus.effective")
 AVAILABLE: Final = ("MemFree:", "Inactive(file):", "SReclaimable:")  # what a new VM gets: free, or given back at once
 
 
@@ -53,6 +55,20 @@ def usable_cpus(sysfs: Sysfs) -> frozenset[int]:
 def refresh(sysfs: Sysfs, nodes: tuple[NumaNode, ...], page_sizes: frozenset[Optional[int]]) -> tuple[NumaNode, ...]:
     """The nodes with what is free now of the given huge page sizes (KiB) and, for None, of ordinary memory."""
     return tuple(_refresh(sysfs, node, page_sizes) for node in nodes) if page_sizes else nodes
+
+
+def without_lost_cpus(sysfs: Sysfs, nodes: tuple[NumaNode, ...]) -> tuple[NumaNode, ...]:
+    """The nodes without CPUs that went offline, or out of the VMs' cpuset, since they were read: no VM starts that is
+    pinned there."""
+    usable = usable_cpus(sysfs)
+    return tuple(node._replace(cores=_left(node.cores, usable)) for node in nodes)
+
+
+def _left(cores: tuple[tuple[int, ...], ...], usable: frozenset[int]) -> tuple[tuple[int, ...], ...]:
+    if usable.issuperset(cpu for core in cores for cpu in core):
+        return cores
+    parts = (tuple(cpu for cpu in core if cpu in usable) for core in cores)
+    return tuple(part for part in parts if part)
 
 
 def _refresh(sysfs: Sysfs, node: NumaNode, page_sizes: frozenset[Optional[int]]) -> NumaNode:

@@ -22,15 +22,16 @@ def vfio_users(sysfs: Sysfs) -> dict[str, int]:
     users: dict[str, int] = {}
     for pid in sysfs.list("/proc"):
         if pid.isdecimal():
-            for node in _opened(sysfs, f"/proc/{pid}/fd"):
-                users[node] = int(pid)
+            users.update((node, int(pid)) for node in opened(sysfs, int(pid)))
     return users
 
 
-def _opened(sysfs: Sysfs, folder: str) -> tuple[str, ...]:
+def opened(sysfs: Sysfs, pid: int) -> tuple[str, ...]:
+    """What one process has open below /dev/vfio; () where it has ended, or is not ours to look into."""
+    folder = f"/proc/{pid}/fd"
     try:
         targets = [sysfs.target(f"{folder}/{name}") or "" for name in sysfs.list(folder)]
-    except HostError:       # gone, or not ours to see
+    except HostError:
         return ()
     return tuple(target[len(VFIO):] for target in targets if target.startswith(VFIO) and target != VFIO + CONTAINER)
 

@@ -45,6 +45,35 @@ def test_c02_with_a_vgpu_that_is_not_ours(tmp_path: Path) -> None:
         X48: "fully used by a VM that is not ours", "host": "none free, held by a VM that is not ours"}
 
 
+def test_a_card_that_falls_off_the_bus_under_its_vm(tmp_path: Path) -> None:
+    kernel = hosts.load("moved-before")
+    site = fake_site(kernel, tmp_path)
+    start(site, "vm-1", Want(address="0000:41:00.0"))
+    run(site, kernel, "vm-1")
+    kernel.pci.remove(kernel.pci.functions["0000:41:00.0"])
+    assert reconcile(site) == ()
+    told = {row.board: (row.total, row.taken, row.free, row.not_restored, row.why) for row in claims.capacity(site)}
+    assert told == {"0000:81:00.0": (1, 0, 1, 0, None),
+                    "0000:41:00.0": (1, 1, 0, 1, "not on this host any more, held by vm-1")}
+    kernel.tree.drop("/run/libvirt/qemu/vm-1.xml")
+    assert reconcile(site) == ("VM vm-1: released",)
+    assert [row.board for row in claims.capacity(site)] == ["0000:81:00.0"]
+
+
+def test_what_the_next_start_would_free_is_free(tmp_path: Path) -> None:
+    """Guests turned themselves off: what the driver would create on the full board is not what it would after that."""
+    kernel = hosts.load("x48")
+    site = fake_site(kernel, tmp_path)
+    for vm in ("vm-1", "vm-2"):
+        start(site, vm, Want(profile="X48-24Q"))
+        run(site, kernel, vm)
+    for vm in ("vm-1", "vm-2"):
+        kernel.vm_stop(vm)
+    assert counts(site, "0000:17:00.0")["X48-48Q"] == (1, 0, 1, 1)
+    explained = explain(site, "vm-3", Want(profile="X48-48Q"))
+    assert slots(explained) == slots(start(site, "vm-3", Want(profile="X48-48Q")))
+
+
 def test_c04_two_asked_one_there(tmp_path: Path) -> None:
     kernel = hosts.load("moved-before")
     site = fake_site(kernel, tmp_path)

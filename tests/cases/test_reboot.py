@@ -10,6 +10,7 @@ from kvm_gpu.errors import NoCapacity, RequestError
 from kvm_gpu.model import Request, Vm, Want
 from kvm_gpu.reconcile import reconcile
 from kvm_gpu.site import Site
+from tests.cases.starts import explain, slots
 from tests.fakekernel import hosts
 from tests.sites import fake_site, run, stop
 
@@ -108,9 +109,31 @@ def test_a_kept_slot_goes_to_nobody_else_and_ends_by_force(tmp_path: Path) -> No
     stop(site, kernel, "vm-1")
     with pytest.raises(NoCapacity):
         start(site, "vm-3", Want(mechanism="vf"))
-    assert claims.release(site, "vm-1") == ()
+    assert claims.release(site, "vm-1") == (
+        "VM vm-1: keeps its device while it is stopped; `release --force` gives it up",)
     assert claims.release(site, "vm-1", force=True) == ("VM vm-1: released",)
     start(site, "vm-3", Want(mechanism="vf"))
+
+
+def test_what_a_stopped_vm_keeps_is_kept_in_an_explanation_too(tmp_path: Path) -> None:
+    """No hook ran, and no reconcile yet."""
+    kernel = hosts.load("whole-or-vf")
+    site = fake_site(kernel, tmp_path)
+    for vm in ("vm-1", "vm-2"):
+        start(site, vm, Want(mechanism="vf"), keep=True)
+        run(site, kernel, vm)
+    for vm in ("vm-1", "vm-2"):
+        kernel.vm_stop(vm)
+    before = kernel.snapshot(), site.ledger.claims()
+    explained = explain(site, "vm-3", Want(mechanism="vf"))
+    own = slots(explain(site, "vm-2", Want(mechanism="vf"), keep=True))
+    row, = (row for row in claims.capacity(site) if row.mechanism == "vf")
+    assert (kernel.snapshot(), site.ledger.claims()) == before
+    with pytest.raises(NoCapacity) as refused:
+        start(site, "vm-3", Want(mechanism="vf"))
+    assert explained == refused.value.refusal
+    assert (own, (row.taken, row.free)) == (["0000:3b:00.5"], (2, 0))
+    assert start(site, "vm-2", Want(mechanism="vf"), keep=True) == [("0000:3b:00.5", None)]
 
 
 @pytest.mark.parametrize("after", ["moved-after", "moved-after-labels"])
@@ -143,4 +166,5 @@ def test_c13_without_serial_and_label_nothing_is_guessed(tmp_path: Path) -> None
     with pytest.raises(NoCapacity) as refused:
         start(site, "vm-101", Want(model="l40s"), keep=True)
     assert refused.value.refusal.hint == "`kvm-gpu release --vm vm-101 --force` gives up what it kept"
+    assert explain(site, "vm-101", Want(model="l40s"), keep=True) == refused.value.refusal
     assert claims.release(site, "vm-101", force=True) == ("VM vm-101: released",)

@@ -128,7 +128,7 @@ def test_cordon(host: Host) -> None:
     assert host.json("claim", "--vm", "one-1", "--profile", "A16-4Q")["slots"][0]["board"] == "0000:26:00.0"
     refused = host.run("--json", "explain", "--vm", "one-2", "--profile", "A16-4Q", "--cards", "4")
     assert (refused.code, refused.err) == (3, "")
-    assert "cordoned" in {reason["candidate"]: reason["why"] for reason in refused.json["reasons"]}["0000:25:00.0"]
+    assert {reason["candidate"]: reason["why"] for reason in refused.json["reasons"]}["0000:25:00.0"] == "cordoned: fan"
     assert host.json("uncordon", "0000:25:00.0") == {"done": ["0000:25:00.0 gets new VMs again"]}
     assert host.json("uncordon", "0000:25:00.0") == {"done": []}
     assert host.run("cordon", "0000:99:00.0").code == 2
@@ -166,3 +166,26 @@ def test_human_words(host: Host) -> None:
     assert host.run("release", "--vm", "one-1").out == "Nothing to do.\n"
     assert [line.split()[2:5] for line in host.run("events").out.splitlines()[1:]] == [
         ["one-1", "claimed", "0000:25:00.4"], ["one-1", "released", "-"]]
+
+
+def test_the_administrators_table_of_types(boot: Boot) -> None:
+    """It counts from the next command on, a cached host notwithstanding, and from the folder that was named."""
+    host = boot("x48")
+    file = host.root / "etc/kvm-gpu/vgpu-types.json"
+    wish = ("explain", "--vm", "one-1", "--profile", "X48-8Q", "--model")
+    assert (host.run(*wish, "x48").code, host.run(*wish, "x49").code) == (0, 3)
+    file.write_text(file.read_text().replace('"X48"', '"X49"'))
+    assert (host.run(*wish, "x48").code, host.run(*wish, "x49").code) == (3, 0)
+    elsewhere = host.root / "etc/elsewhere"
+    elsewhere.mkdir()
+    file.rename(elsewhere / file.name)
+    assert host.run("--config", str(elsewhere), *wish, "x49").code == 0
+    assert [board["model"] for board in host.json("inventory")["boards"]] == ["10de:fff1", "10de:fff1"]
+
+
+def test_a_cordon_is_in_the_history(host: Host) -> None:
+    host.run("cordon", "25:00.0", "--why", "fan")
+    host.run("uncordon", "25:00.0")
+    host.run("uncordon", "25:00.0")
+    assert [(event["event"], event["detail"]) for event in host.json("events")["events"]] == [
+        ("cordoned", "0000:25:00.0: fan"), ("uncordoned", "0000:25:00.0")]

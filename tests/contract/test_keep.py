@@ -30,7 +30,8 @@ def test_stop_and_start(boot: Boot, case: tuple[str, tuple[str, ...], int]) -> N
     host.run("reconcile")
     host.kernel.vm_stop("one-0")
     assert host.run("reconcile") == (0, "VM one-0: stopped, keeps its device\n", "")
-    assert host.run("release", "--vm", "one-0") == (0, "Nothing to do.\n", "")
+    kept = "VM one-0: keeps its device while it is stopped; `release --force` gives it up\n"
+    assert host.run("release", "--vm", "one-0") == (0, kept, "")
     assert [(claim["state"], claim["keep"]) for claim in host.claims()] == [("kept", True)]
     assert host.kernel.snapshot() == ready
 

@@ -25,7 +25,7 @@ def exists(request, host, taken, policy):
 
 def all_places(host, taken):
     for board in host.boards:
-        if board.trouble or board.address in taken.cordoned:
+        if board.trouble or board.address in dict(taken.cordoned):
             continue
         for layout in board.layouts:
             for cell, slot in product(layout.cells, layout.slots):

@@ -151,7 +151,7 @@ def holds(draw, host):
 @st.composite
 def cases(draw):
     host = draw(hosts())
-    cordoned = tuple(board.address for board in host.boards[:draw(st.sampled_from((0, 0, 0, 0, 0, 1)))])
+    cordoned = tuple((board.address, "fan") for board in host.boards[:draw(st.sampled_from((0, 0, 0, 0, 0, 1)))])
     some = draw(st.lists(uses(host), max_size=2, unique_by=lambda use: (use.node, bool(use.cpus))))
     taken = Taken(draw(holds(host)), tuple(some), cordoned)
     return draw(requests(host)), host, taken, draw(policies())

@@ -76,8 +76,8 @@ def test_stuck_slots_are_not_free():
 
 def test_cordoned_boards_retire_what_they_hold():
     one = x48()
-    found = rows(host(one), hold(one, "X48-8Q", "vm-1"), cordoned=(one.address,))
-    assert counts(found, "X48-8Q", "total", "taken", "free", "retiring", "why") == (4, 1, 0, 1, "cordoned")
+    found = rows(host(one), hold(one, "X48-8Q", "vm-1"), cordoned=((one.address, "fan broken"),))
+    assert counts(found, "X48-8Q", "total", "taken", "free", "retiring", "why") == (4, 1, 0, 1, "cordoned: fan broken")
     assert counts(found, "X48-2Q", "retiring") == (0,)
 
 
@@ -101,6 +101,7 @@ def test_held_back_is_spread_over_the_boards_in_order():
     found = rows(host(*boards), policy=Policy(held_back=(("X48-8Q", 3),)))
     assert [row.sellable for row in found if row.profile == "X48-8Q"] == [0, 1, 2]
     assert [row.free for row in found if row.profile == "X48-8Q"] == [2, 2, 2]
+    assert rows(host(*boards), policy=Policy(held_back=(("x48-8q", 3),))) == found      # as in a request
 
 
 def test_what_no_cpu_or_memory_can_reach_is_not_sellable():
@@ -111,6 +112,8 @@ def test_what_no_cpu_or_memory_can_reach_is_not_sellable():
     nodes = (node(0), node(1, pages=((GIB, 64, 64),)))
     assert [row.sellable for row in rows(host(here, there, nodes=nodes), uses=(use(1, 65536),))] == [1, 1]
     assert [row.sellable for row in rows(host(here, there), policy=Policy(cpu_pool=(0, 1)))] == [1, 0]
+    for bare in (node(0, mem_mib=0), node(0, cores=0)):     # numa=preferred starts a VM from the other node
+        assert [row.sellable for row in rows(host(here, nodes=(bare, node(1))))] == [1]
     unknown = card("0000:10:00.0", numa_node=None)
     assert [row.sellable for row in rows(host(unknown), uses=(no_cpus,))] == [1]
 

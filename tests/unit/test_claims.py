@@ -143,6 +143,22 @@ def test_a_running_vm_is_not_started_again(tmp_path: Path) -> None:
     assert site.ledger.claims() == (held,)
 
 
+@pytest.mark.parametrize(("command", "runs"), [
+    ("/usr/bin/kvm\0-id\000104\0-pidfile\0/var/run/qemu-server/104.pid\0-daemonize", True),
+    ("/usr/bin/kvm\0-id\0001104\0-pidfile\0/var/run/qemu-server/1104.pid\0-daemonize", False),
+    ("sshd: root@pts/0", False),
+    (None, False),
+])
+def test_a_pid_file_of_proxmox_outlives_qemu(command: str | None, runs: bool, tmp_path: Path) -> None:
+    """Where QEMU was killed; its number may be another process's by now."""
+    kernel = hosts.load("whole-or-vf")
+    site = fake_site(kernel, tmp_path)
+    kernel.place("/run/qemu-server/104.pid", "4711\n")
+    if command is not None:
+        kernel.place("/proc/4711/cmdline", command)
+    assert site.running("104") is runs
+
+
 def test_a_release_by_the_id_of_another_run_does_nothing(tmp_path: Path) -> None:
     site = fake_site(hosts.load("whole-or-vf"), tmp_path)
     start(site, "vm-1", VF)
@@ -277,6 +293,19 @@ def test_a_cached_card_is_gone(tmp_path: Path) -> None:
     assert slots(start(site, "vm-1", WHOLE)) == ["0000:81:00.0"]
     with pytest.raises(RequestError, match="0000:41:00.0: not found"):
         start(site, "vm-2", Want(address="0000:41:00.0"))
+
+
+@pytest.mark.parametrize("path", [
+    "/sys/devices/system/cpu/online", "/sys/fs/cgroup/machine.slice/cpuset.cpus.effective"])
+def test_cached_cpus_are_lost(path: str, tmp_path: Path) -> None:
+    """Offline, or out of the cpuset of VMs: a domain that is pinned there does not start."""
+    kernel = hosts.load("rtx6000x4")
+    site = fake_site(kernel, tmp_path)
+    assert start(site, "vm-1", WHOLE, guest=GUEST, cpu="dedicated").uses[0].cpus == (0, 16)
+    claims.release(site, "vm-1")
+    kernel.place(path, "1-31")
+    assert start(site, "vm-1", WHOLE, guest=GUEST, cpu="dedicated").uses[0].cpus == (16, 1, 17)
+    assert start(site, "vm-2", WHOLE, guest=GUEST, cpu="shared").uses[0].pins[0] == (0, (*range(2, 8), *range(18, 24)))
 
 
 def test_the_cache_of_another_boot_counts_for_nothing(tmp_path: Path) -> None:

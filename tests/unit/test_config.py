@@ -173,6 +173,12 @@ def test_all_problems_of_all_files_in_one_message(etc: Path) -> None:
         "offers.toml:2: offer.a.keep: expected true or false, not 1")
 
 
+def test_an_adapters_file_is_not_ours_to_read(etc: Path) -> None:
+    (etc / "opennebula.toml").write_text("not = our = concern\n")
+    assert load(etc)._replace(stamp=()) == Config()
+    assert complaint(etc, opennebla="") == "opennebla.toml: unknown file; did you mean 'opennebula.toml'?"
+
+
 def test_one_layout_name_in_two_files(etc: Path) -> None:
     assert complaint(etc, layouts__a=LAYOUT, layouts__b=LAYOUT) == "layouts: 'night' is the name of two"
 

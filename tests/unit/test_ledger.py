@@ -138,10 +138,10 @@ def test_cordons(ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
         ledger.cordon("0000:2a:00.0", "")
     assert ledger.cordons() == (Cordon("0000:2a:00.0", 1_700_000_000, ""),
                                 Cordon("0000:3b:00.0", 1_700_000_000, "fan is loud"))
-    assert ledger.taken() == Taken(cordoned=("0000:2a:00.0", "0000:3b:00.0"))
+    assert ledger.taken() == Taken(cordoned=(("0000:2a:00.0", ""), ("0000:3b:00.0", "fan is loud")))
     with ledger.write():
         assert (ledger.uncordon("0000:3b:00.0"), ledger.uncordon("0000:3b:00.0")) == (True, False)
-    assert ledger.taken() == Taken(cordoned=("0000:2a:00.0",))
+    assert ledger.taken() == Taken(cordoned=(("0000:2a:00.0", ""),))
 
 
 def test_events_are_the_last_ones_oldest_first(ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:

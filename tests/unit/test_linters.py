@@ -8,8 +8,9 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-OURS = (".ci", "bin", "docs", "kvm_gpu", "one_gpu_driver", "packaging", "tests", "Makefile", "setup.py")
-SCRIPTS = ("bin/kvm-gpu", "bin/one-gpu", "one_gpu_driver/libexec/one-helper", "one_gpu_driver/libexec/one-vmm")
+OURS = (".ci", "bin", "docs", "kvm_gpu", "one_gpu_driver", "packaging", "pve_gpu_hook", "tests", "Makefile", "setup.py")
+SCRIPTS = ("bin/kvm-gpu", "bin/one-gpu", "bin/pve-gpu", "one_gpu_driver/libexec/one-helper",
+           "one_gpu_driver/libexec/one-vmm", "pve_gpu_hook/libexec/pve-gpu-hook")
 
 
 def shell_scripts():

@@ -40,7 +40,7 @@ def test_an_idle_board_keeps_its_present_layout_where_that_serves():
 def test_trouble_and_cordons_keep_a_board_out():
     one = x48()
     assert devices(Want(profile="X48-2Q"), host(one._replace(trouble=("dead",)))) is None
-    assert devices(Want(profile="X48-2Q"), host(one), cordoned=(one.address,)) is None
+    assert devices(Want(profile="X48-2Q"), host(one), cordoned=((one.address, ""),)) is None
 
 
 def test_somebody_elses_mdev_counts():

@@ -1,4 +1,6 @@
 """place(): CPUs and memory, and their distance to the cards."""
+from time import process_time
+
 import pytest
 
 from kvm_gpu.model import Placement, Policy, Request, Taken, Use, Vm, Want
@@ -199,6 +201,39 @@ def test_bound_memory_is_counted_and_not_written():
 def test_guest_nodes_that_the_platform_put_together_stay_together():
     guests = (guest(bound=(0,)), guest(number=1, bound=(0,)))
     assert [use.node for use in placed(*guests, numa="required").uses] == [0, 0]
+
+
+@pytest.mark.parametrize("cpu", ["shared", "dedicated"])
+def test_pins_for_a_guest_that_nobody_told_of(cpu):
+    assert placed(cpu=cpu).warnings == ("no CPUs are pinned: the request does not tell of the guest's",)
+
+
+# ---- guests that their owner made a puzzle ------------------------------------------------------------
+
+def many(*mem_mib):
+    return tuple(guest(vcpus=0, number=number, mem_mib=size) for number, size in enumerate(mem_mib))
+
+
+def of_sixteen(*full):
+    return host(GPU0, nodes=tuple(node(number, free_mib=100 if number in full else 65536, nodes=16)
+                                  for number in range(16)))
+
+
+@pytest.mark.parametrize(("guests", "on", "nodes"), [
+    (many(*[1024] * 16), of_sixteen(15), [0] * 16),               # one short: all go beside the card
+    (many(*[40960] * 16), of_sixteen(15), [*range(15), None]),    # the last stays unbound
+    (many(*[40960] * 8, *[50] * 8), of_sixteen(*range(7, 16)), [*range(7), None, *[0] * 8]),
+    (many(*[8192] * 128), of_sixteen(), [number // 8 for number in range(128)]),
+], ids=["one short", "too big to share", "too few for the big ones", "QEMU's most"])
+def test_a_search_ends_though_guest_nodes_do_not_fit(guests, on, nodes):
+    began = process_time()
+    assert [use.node for use in placed(*guests, on=on).uses] == nodes
+    assert process_time() - began < 10
+
+
+def test_guest_nodes_that_need_more_host_nodes_than_there_are():
+    refused = decide(*many(*[1024] * 16), on=of_sixteen(15), numa="required")
+    assert refused.hint == "numa=preferred would fit; stop a VM that has CPUs or memory of node15"
 
 
 # ---- VMs without a card ----------------------------------------------------------------------------

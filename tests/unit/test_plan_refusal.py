@@ -71,9 +71,28 @@ def test_trouble_and_cordons():
     dead, shut = x48(CA)._replace(trouble=("reads EIO", "no driver")), x48("0000:cb:00.0")
     slots = tuple(slot._replace(trouble="group 40 also holds 0000:3c:00.0") for slot in BOTH.layouts[1].slots)
     grouped = BOTH._replace(layouts=(BOTH.layouts[1]._replace(slots=slots),))
-    assert refusal(Want(mechanism="whole"), host(grouped, dead, shut), cordoned=(shut.address,)).reasons[:3] == (
+    assert refusal(Want(mechanism="whole"), host(grouped, dead, shut), cordoned=((shut.address, ""),)).reasons[:3] == (
         Reason("0000:3b:00.0", "0000:3b:00.0: group 40 also holds 0000:3c:00.0"),
         Reason(CA, "reads EIO; no driver"), Reason("0000:cb:00.0", "cordoned"))
+
+
+def test_a_cordon_is_told_with_its_reason_and_its_end():
+    assert refusal(Want(profile="X48-2Q"), host(x48()), cordoned=((CA, "fan broken"),)) == Refusal(
+        (Reason(CA, "cordoned: fan broken"),), f"uncordon {CA}")
+
+
+def test_boards_in_use_that_never_had_what_is_wanted():
+    """Stopping a VM there would help nobody."""
+    vgpus = x48()._replace(partitioner="nvidia")
+    assert refusal(Want(mechanism="vf"), host(vgpus), hold(vgpus, "X48-2Q", "vm-1")) == Refusal(
+        (Reason(CA, "offers no vf"),), "this host has X48-24Q, X48-2Q, X48-48Q, X48-8Q, x48")
+
+
+def test_a_node_that_has_no_memory_by_itself():
+    """No VM that could be stopped has it."""
+    bare = host(card(CA), nodes=(node(0, mem_mib=0), node(1)))
+    assert refusal(Want(model="g"), bare, guests=(guest(),), numa="required") == Refusal(
+        (Reason(CA, "node0 has 0 of 4096 MiB free memory (GPU node)"),), "numa=preferred would fit")
 
 
 def test_more_slots_than_room_or_more_room_than_slots():

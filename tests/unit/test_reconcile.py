@@ -71,7 +71,7 @@ def test_judge(kernel: Kernel, state: State, fields: dict[str, Any], runs: str, 
         kernel.vm_start("other" if runs.startswith("somebody") else "vm-1",
                         managed=(FIRST,) if runs.endswith("on the device") else ())
     assert reconcile.judge(site, claim, vfio_users(site.sysfs), site.view().host.boot_id) == verdict
-    assert reconcile.dead(site) == ({claim.id} if verdict == "free" else frozenset())
+    assert reconcile.outcome(site) == ({claim.id} if verdict == "free" else frozenset(), frozenset())
 
 
 def test_what_we_release_ourselves_is_not_in_other_hands(kernel: Kernel, tmp_path: Path) -> None:

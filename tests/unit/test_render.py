@@ -1,5 +1,6 @@
 """What people and programs are told: whole texts, whole objects."""
 import json
+import re
 import subprocess
 import sys
 from collections import namedtuple
@@ -88,6 +89,18 @@ def test_capacity_leaves_out_columns_that_say_nothing():
         "The rows of one board are alternatives: do not add them up.\n")
 
 
+def test_a_narrow_terminal_breaks_no_address(monkeypatch):
+    monkeypatch.setattr(render.posix, "isatty", lambda descriptor: True)
+    monkeypatch.setenv("COLUMNS", "60")
+    why = "its PCI domain has more than 16 bits, which no hypervisor takes"
+    row = ROW._replace(board="10000:00:02.0", mechanism="vf", why=why)
+    drawn = [line.rstrip() for line in re.sub("\x1b\\[[0-9;]*m", "", render.capacity((row,))).splitlines()]
+    assert drawn[:3] == [
+        "BOARD          MODEL  NODE  MECHANISM  PROFILE  TOTAL  TAKEN  FREE  SELLABLE  WHY",
+        "10000:00:02.0  a16       1  vf         A16-4Q       4      2     2         1  its PCI domain has more than 16",
+        " " * 78 + "bits, which no hypervisor takes"]
+
+
 def test_placed():
     assert render.decision(PLACED) == (
         "VM one-42 has claim c1a1:\n"
@@ -96,6 +109,23 @@ def test_placed():
         f"  {TYPE} = 713\n"
         "Warning: not exclusive\n")
     assert render.decision(PLACED._replace(claim=None)).startswith("VM one-42 would get:\n")
+
+
+def test_vcpus_that_share_their_cpus_are_told_together():
+    """As on a host of 128: not the same list for each vCPU."""
+    shared = USE._replace(pins=tuple((vcpu, (*range(64), *range(128, 192))) for vcpu in range(32)), page_kib=None)
+    told = render.show(CLAIM, (), (shared,), ())
+    assert told.splitlines()[1:] == ["  guest node 0: 8192 MiB on node 1, vCPU 0-31 on CPU 0-63,128-191"]
+
+
+def test_none_left_is_not_unknown():
+    full, unread = NODE._replace(free_mib=0, pages=()), NODE._replace(id=2, cores=(), free_mib=None, pages=())
+    assert render.inventory(HOST._replace(boards=(), nodes=(full, unread))) == (
+        "No GPU on this host.\n"
+        "\n"
+        "NODE  CPUS       MEMORY     FREE   HUGE PAGES\n"
+        "   1  8-9,24-25  65536 MiB  0 MiB  -\n"
+        "   2  -          65536 MiB  -      -\n")
 
 
 def test_refused():

@@ -80,7 +80,7 @@ def test_want_refused(want: Want, expected: str) -> None:
 
 
 @pytest.mark.parametrize(("node", "expected"), [
-    (NODE._replace(id=-1), "id: -1 is not between 0 and 1023"),
+    (NODE._replace(id=-1), "id: -1 is not between 0 and 127"),
     (NODE._replace(vcpus=(0, 4096)), "vcpus: expected different numbers between 0 and 4095"),
     (NODE._replace(vcpus=(1, 1)), "vcpus: expected different numbers between 0 and 4095"),
     (NODE._replace(mem_mib=(64 << 20) + 1), "mem_mib: 67108865 is not between 0 and 67108864"),

@@ -42,6 +42,12 @@ def test_a_slice_without_a_rule_of_its_own_has_the_roots() -> None:
     assert topology.usable_cpus(FakeSysfs(kernel)) == {0, 16}
 
 
+def test_vms_of_proxmox_are_in_a_slice_of_their_own() -> None:
+    kernel = hosts.load("x48")
+    kernel.tree.put("/sys/fs/cgroup/qemu.slice/cpuset.cpus.effective", File("1,17"))
+    assert topology.usable_cpus(FakeSysfs(kernel)) == {1, 17}
+
+
 def test_a_cpu_that_is_offline_is_not_used() -> None:
     kernel = hosts.load("pages")
     kernel.tree.put("/sys/devices/system/cpu/online", File("0-7"))
