@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from typing import Final
 else:
     try:
-        import _sqlite3 as sqlite3      # what sqlite3 hands on; that also imports datetime, 1.3 ms for each VM start
+        import _sqlite3 as sqlite3  # what sqlite3 hands on; that also imports datetime, 1.3 ms for each VM start
     except ImportError:
         import sqlite3
 

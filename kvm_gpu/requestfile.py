@@ -89,12 +89,13 @@ def _vm(table: Table) -> Vm:
 def _wished(table: Table) -> Request:
     wants = tuple(map(_want, table.tables("wants")))
     return Request(Vm(""), wants, (), table.word("numa", STRICT, "preferred"), table.word("close", STRICT, "preferred"),
-                   table.word("cpu", CPU_MODES, "none"), table.flag("keep"))
+                   table.word("cpu", CPU_MODES, "none"), table.flag("keep"), table.texts("uuids") or ())
 
 
 def _want(table: Table) -> Want:
     want = Want(table.text("profile"), table.text("mechanism"), table.text("vendor"), table.text("model"),
-                _number(table, "fb_mib"), table.text("address"), table.number("cards", -HUGE, HUGE, 1) or 0)
+                _number(table, "fb_mib"), table.text("address"), table.number("cards", -HUGE, HUGE, 1) or 0,
+                table.texts("among") or ())
     table.done()
     return want
 

@@ -57,7 +57,7 @@ def test_options(host: Host, case: str) -> None:
 VM, WANTS = '"vm": {"id": "one-1", "user": "bob"}', '"wants": [{"profile": "A16-4Q"}]'
 FILES = {
     "unknown key": (f'{{{VM}, {WANTS}, "colour": 1}}', 2,
-                    "unknown key 'colour'; known are close, cpu, guest, keep, numa, offer, vm, wants"),
+                    "unknown key 'colour'; known are close, cpu, guest, keep, numa, offer, uuids, vm, wants"),
     "unknown key in TOML": ('vm = {id = "one-1"}\nwants = [{profile = "A16-4Q", card = 2}]', 2,
                             "wants[0]: unknown key 'card'; did you mean 'cards'?"),
     "a key twice": (f"{{{VM}, {WANTS}, {WANTS}}}", 2, "a key stands twice in one table"),
