@@ -11,7 +11,7 @@ from typing import Final
 
 from kvm_gpu.errors import GpuError, HostError
 from kvm_gpu.site import open_site
-from one_gpu_driver import changes, doctor, fleet, install, pciconf, retry, template
+from one_gpu_driver import changes, doctor, fleet, install, pciconf, retry, slotcheck, template
 from one_gpu_driver.cloud import open_cloud
 from one_gpu_driver.doctor import Finding
 
@@ -153,7 +153,9 @@ def _here(root: Path) -> Iterator[Finding]:
         yield from doctor.front_end(root)
     if is_host:
         site = open_site("" if str(root) == "/" else str(root))
-        yield from doctor.host(root, site.sysfs, site.fresh_view().host.boards)
+        view = site.fresh_view()
+        yield from doctor.host(root, site.sysfs, view.host.boards)
+        yield from slotcheck.findings(site, view)
     if not _is_front_end(root) and not is_host:
         yield Finding("here", "neither an OpenNebula front-end nor a KVM host of one", "")
 

@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Final, NamedTuple
@@ -18,6 +19,9 @@ PROGRAMS: Final = ("usr/libexec/kvm-gpu/one-vmm", "usr/libexec/kvm-gpu/one-helpe
 SUDOERS: Final = "etc/sudoers.d/kvm-gpu-opennebula"
 TIMER: Final = "etc/systemd/system/timers.target.wants/kvm-gpu-reconcile.timer"
 SYNCED: Final = "var/tmp/one"
+QEMU_CONF: Final = "etc/libvirt/qemu.conf"
+UDEV_RULES: Final = ("etc/udev/rules.d", "usr/lib/udev/rules.d")
+VFIO: Final = 'SUBSYSTEM=="vfio"'
 SYNC: Final = "as oneadmin: onehost sync --force"
 
 
@@ -53,6 +57,7 @@ def host(root: Path, sysfs: Sysfs, boards: Iterable[Board]) -> Iterator[Finding]
                       "systemctl enable --now kvm-gpu-reconcile.timer")
     if not (root / SYNCED / install.FOLDER / "deploy").is_file():
         yield Finding("this host", f"/{SYNCED}/{install.FOLDER} is not there: no VM can start", SYNC)
+    yield from _closed_to_qemu(root)
     yield from _two_masters(root / SYNCED / pciconf.CONF, sysfs, boards)
 
 
@@ -81,6 +86,17 @@ def told(findings: Iterable[Finding]) -> str:
     """For people."""
     return "".join(f"{where}: {what}\n    {helps}\n" if helps else f"{where}: {what}\n"
                    for where, what, helps in findings)
+
+
+def _closed_to_qemu(root: Path) -> Iterator[Finding]:
+    """Where libvirt changes no owner, QEMU opens what udev lets it open. Only root may read qemu.conf on some hosts."""
+    conf = root / QEMU_CONF
+    if not os.access(conf, os.R_OK) or not re.search(r"^\s*dynamic_ownership\s*=\s*0", conf.read_text(), re.MULTILINE):
+        return
+    rules = [rule for folder in UDEV_RULES for rule in sorted((root / folder).glob("*.rules"))]
+    if not any(VFIO in rule.read_text() for rule in rules):
+        yield Finding("this host", f"/{QEMU_CONF} has dynamic_ownership = 0, and no udev rule is for /dev/vfio: "
+                                   "QEMU may not open its GPU", f'add the rule {VFIO}, OWNER="oneadmin", GROUP="kvm"')
 
 
 def _two_masters(conf: Path, sysfs: Sysfs, boards: Iterable[Board]) -> Iterator[Finding]:

@@ -147,8 +147,8 @@ def told(failure: GpuError) -> str:
 
 
 def _without_names(why: str) -> str:
-    """"fully used by one-13" -> "fully used"."""
-    return why.partition(" by ")[0].partition(" beside ")[0]
+    """"fully used by one-13" -> "fully used", "none free, held by one-13" -> "none free"."""
+    return why.replace(", held by ", " by ").partition(" by ")[0].partition(" beside ")[0]
 
 
 def _for_log(level: str, line: str) -> str:

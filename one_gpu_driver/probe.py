@@ -1,4 +1,5 @@
-"""What a host tells OpenNebula of its GPUs: attributes for SCHED_REQUIREMENTS, SCHED_RANK and Sunstone's host panel.
+"""What a host tells OpenNebula of its GPUs: attributes for SCHED_REQUIREMENTS, SCHED_RANK and Sunstone's host panel,
+and GPU slots where the administrator wants them.
 
 oned keeps an attribute that a probe no longer prints, so a size that was ever told is told as zero when it is gone.
 """
@@ -11,6 +12,7 @@ from time import monotonic
 from kvm_gpu import claims, config, private
 from kvm_gpu.errors import GpuError
 from kvm_gpu.site import CONFIG, RUN
+from one_gpu_driver import pcislots
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -50,15 +52,17 @@ def publish(site: Site, patience_s: float = PATIENCE_S) -> str:
 def _publish(site: Site, told: tuple[str, ...]) -> str:
     try:
         config.load(site.sysfs.root + CONFIG, site.sysfs.root + RUN)    # wrong, it keeps every VM from starting
+        slots = pcislots.read(site.sysfs.root)
         rows, trouble = _rows(site), ""
     except GpuError as failure:
-        rows, trouble = (), failure.message
+        slots, rows, trouble = (), (), failure.message
     found = pools(rows)
     sizes = tuple(sorted({*told, *(pool.profile for pool in found)}))
     if sizes != told:
         private.store(site.sysfs.root + TOLD, FORMAT, sizes)
     gone = tuple(Pool(size) for size in sizes if size not in {pool.profile for pool in found})
-    return attributes(found + gone, tuple(dict.fromkeys(row.board for row in rows)), trouble)
+    boards = tuple(dict.fromkeys(row.board for row in rows))
+    return attributes(found + gone, boards, trouble) + pcislots.lines(slots)
 
 
 def pools(rows: Iterable[Row]) -> tuple[Pool, ...]:

@@ -6,8 +6,8 @@ from kvm_gpu.errors import GpuError, HostError, NoCapacity, OwnershipError, Requ
 from kvm_gpu.guestpci import PORT, guest_spot
 from kvm_gpu.holder import holder_of
 from kvm_gpu.model import Request, Vm
-from kvm_gpu.request import shown
-from one_gpu_driver import held, vmxml
+from kvm_gpu.request import canonical_address, shown
+from one_gpu_driver import held, pcislots, vmxml
 from one_gpu_driver.refused import NO_GPU
 from one_gpu_driver.wanted import adopted, wanted
 
@@ -41,18 +41,19 @@ def start(site: Site, vm_xml: bytes, xml: bytes, pid: int) -> Started:
     """Claim what the VM asks for; the process `pid` is the holder. Raises as claims.inject, RequestError for a template
     that asks in a wrong way."""
     vm = vmxml.read(vm_xml)
+    slots, cards = pcislots.taken(vm.pci), _adopted(site, vm)
+    own = [*slots, *(pci for card in cards for pci in card)]
+    xml = _handed_over(xml, own)
     found = domain.read(xml)
     if found.name != vm.name:
         raise RequestError(f"the domain is called {found.name[:40]}, the VM {vm.name}")
     _refuse_arguments(vm, xml)
-    cards = _adopted(site, vm)
-    request = wanted(vm, site.config.offers, cards)
+    request = wanted(vm, site.config.offers, cards, pcislots.sizes(site, slots))
     if request is None:
         claims.refuse_raw(site, Request(Vm(vm.name), ()), found)
         return Started(vm.name, None, domain.remove(xml), vm_xml)   # without what says that it is ours
-    own = [pci for card in cards for pci in card]
     quiet = vmxml.without_uuids(vm_xml, {pci.address for pci in own})
-    decision, injected = _claim(site, request, _handed_over(xml, own), pid)
+    decision, injected = _claim(site, request, xml, pid)
     assert decision.placement is not None
     given = decision.placement.devices[len(cards):]
     listed = _listed(injected, [word for device in given for word in _identity(site, device)])
@@ -93,8 +94,9 @@ def _claim(site: Site, request: Request, xml: bytes, pid: int) -> tuple[Decision
 # ---- the domain ------------------------------------------------------------------------------------
 
 def _handed_over(xml: bytes, own: Collection[Pci]) -> bytes:
-    """The domain with oned's hostdevs of adopted devices marked as ours: the injection puts its own at their guest
-    addresses. One on a bus that the domain does not declare, as oned may write where it pins, has none to keep."""
+    """The domain with oned's hostdevs of adopted devices and slots marked as ours: the injection puts its own at their
+    guest addresses. One on a bus that the domain does not declare, as oned may write where it pins, has none to
+    keep."""
     if not own:
         return xml
     root = domxml.parse(xml)
@@ -109,16 +111,22 @@ def _handed_over(xml: bytes, own: Collection[Pci]) -> bytes:
 
 
 def _takes(device: Element, addresses: Collection[str], uuids: Collection[str]) -> bool:
-    mdev = hostdev.mdev_source(device)
-    return hostdev.pci_source(device) in addresses or (mdev is not None and mdev.lower() in uuids)
+    """As oned writes a source; a slot's domain is none that libvirt takes."""
+    source = device.first("source", "address")
+    if source is None:
+        return False
+    parts = [source.attributes.get(name, "").removeprefix("0x") for name in ("domain", "bus", "slot", "function")]
+    return (canonical_address("{}:{}:{}.{}".format(*parts)) in addresses
+            or source.attributes.get("uuid", "").lower() in uuids)
 
 
 def _listed(xml: bytes, identities: Collection[str]) -> bytes:
-    """The domain with these devices in oned's list of PCI devices, from which its monitor knows that a VM has a GPU."""
+    """The domain with these devices, and no slots, in oned's list of PCI devices, from which its monitor knows that a
+    VM has a GPU."""
     element = domxml.parse(xml).first(*LISTED)
-    if element is None or element.self_closing or element.children or not identities:
+    if element is None or element.self_closing or element.children:
         return xml
-    before = [element.text.strip()] if element.text.strip() else []
+    before = [word for word in element.text.strip().split(",") if word and not pcislots.is_slot_type(word)]
     text = domxml.escape(",".join([*before, *identities]))
     return domxml.splice(xml, [(xml.index(b">", element.start) + 1, element.end, text.encode())])
 

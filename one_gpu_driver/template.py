@@ -8,9 +8,10 @@ from typing import Any, Final, NamedTuple
 
 from kvm_gpu.errors import HostError, RequestError
 from kvm_gpu.request import MAX_CARDS, STRICT, number_problems, word_problems
+from one_gpu_driver import pcislots
 from one_gpu_driver.probe import attribute_name
 
-KINDS: Final = ("sizes", "size", "offer")
+KINDS: Final = ("sizes", "size", "offer", "slot")
 PLACES: Final = (Path(__file__).parents[1] / "templates", Path(get_path("data")) / "share/kvm-gpu/templates",
                  Path("/usr/share/kvm-gpu/templates"))
 ENDS_LIST: Final = frozenset("|,'")         # what Sunstone's lists and an XPath literal end with
@@ -48,7 +49,8 @@ def fill(template: str, **values: Any) -> str:
         loader=jinja2.FileSystemLoader([place / "opennebula" for place in PLACES]), undefined=jinja2.StrictUndefined,
         finalize=_value, keep_trailing_newline=True, trim_blocks=True,
         autoescape=False)   # noqa: S701  # not HTML: _value escapes what oned's syntax needs
-    environment.filters["attribute_name"] = attribute_name
+    environment.filters.update(attribute_name=attribute_name, slot_device=pcislots.number)
+    environment.globals.update(slot_vendor=pcislots.VENDOR, slot_class=pcislots.CLASS)
     return environment.get_template(template + ".j2").render(values)
 
 
@@ -58,7 +60,7 @@ def _problems(kind: str, wish: Wish) -> Any:
     for size in wish.sizes if kind == "sizes" else ():
         if ENDS_LIST.intersection(size):
             yield f"{size!r} cannot stand in a list: it has one of {' '.join(sorted(ENDS_LIST))}"
-    if kind in ("size", "offer") and wish.profile is None:
+    if kind != "sizes" and wish.profile is None:
         yield "give --profile, the size by which it is scheduled"
     if kind == "offer" and wish.offer is None:
         yield "give --offer"

@@ -4,6 +4,8 @@
     GPU = [ PROFILE = "A16-4Q", CARDS = "2" ]             several of these vectors may be given
     GPU_PROFILE = "A16-4Q"                                the same for one, as Sunstone's lists set it
     PCI = [ ... ]                                         a device that oned chose: adopted if it is one of ours
+                                                          a GPU slot that oned chose: its size (pcislots.py)
+    GPU = [ NUMA = "required" ]                           beside PCI: how, since PCI says what
 """
 from __future__ import annotations
 
@@ -28,13 +30,16 @@ YES_NO: Final = ("yes", "no")
 LEGACY: Final = ("", "legacy")      # MDEV_MODE of devices that get an mdev; their PROFILE is a folder's name
 
 
-def wanted(vm: VmXml, offers: tuple[Offer, ...], cards: tuple[Card, ...]) -> Optional[Request]:
-    """The request, without the guest's CPUs and memory; None where nothing is asked of us. The adopted `cards` come
-    first: their places in the guest are given. Raises RequestError, OwnershipError where an offer is not for this
-    owner."""
+def wanted(
+    vm: VmXml, offers: tuple[Offer, ...], cards: tuple[Card, ...], sizes: tuple[str, ...] = (),
+) -> Optional[Request]:
+    """The request, without the guest's CPUs and memory; None where nothing is asked of us. The adopted `cards`, then
+    the `sizes` of GPU slots come first: their places in the guest are given. Raises RequestError, OwnershipError where
+    an offer is not for this owner."""
     who = Vm(vm.name, vm.user, (vm.group,))
-    asked = [_asked(vector, who, offers) for vector in _vectors(vm)]
-    wants = tuple(map(_adoption, cards)) + tuple(want for request, _ in asked for want in request.wants)
+    given = (*map(_adoption, cards), *map(Want, sizes))
+    asked = [_asked(vector, who, offers, bool(given)) for vector in _vectors(vm)]
+    wants = given + tuple(want for request, _ in asked for want in request.wants)
     if not wants:
         return None
     wishes = _agreed([stated for _, stated in asked])
@@ -61,12 +66,12 @@ def _vectors(vm: VmXml) -> tuple[Vector, ...]:
     return vm.gpus or ((vm.flat,) if vm.flat else ())
 
 
-def _asked(vector: Vector, who: Vm, offers: tuple[Offer, ...]) -> tuple[Request, Wishes]:
-    """The request of one vector, and the wishes that it states."""
+def _asked(vector: Vector, who: Vm, offers: tuple[Offer, ...], beside: bool) -> tuple[Request, Wishes]:
+    """The request of one vector, and the wishes that it states. `beside` others of the VM it may say only how."""
     unknown = sorted(vector.keys() - set(KNOWN))
     if unknown:
         raise RequestError(f"GPU: {shown(', '.join(unknown))[1:-1]} not known; known are {', '.join(KNOWN)}")
-    asked = _sold(vector, who, offers) if "OFFER" in vector else _described(vector, who)
+    asked = _sold(vector, who, offers) if "OFFER" in vector else _described(vector, who, beside)
     if asked[0].keep:       # nothing calls us when such a VM is terminated: what it keeps would stay kept
         raise RequestError("GPU: none is kept for a VM that is off: OpenNebula does not tell us when such a VM ends",
                            "a PCI device that oned chose stays with its VM")
@@ -85,13 +90,17 @@ def _sold(vector: Vector, who: Vm, offers: tuple[Offer, ...]) -> tuple[Request, 
                        f"offers: {', '.join(offer.name for offer in offers) or 'none'}")
 
 
-def _described(vector: Vector, who: Vm) -> tuple[Request, Wishes]:
+def _described(vector: Vector, who: Vm, beside: bool) -> tuple[Request, Wishes]:
+    wants = () if beside and vector.keys() <= WISHES.keys() else (_want(vector),)
+    wishes = {name.lower(): _word(vector, name, words) for name, words in WISHES.items() if name in vector}
+    return Request(who, wants, keep="KEEP" in vector and _word(vector, "KEEP", YES_NO) == "yes"), wishes
+
+
+def _want(vector: Vector) -> Want:
     if vector.keys().isdisjoint(SAYING_WHAT):
         raise RequestError(f"GPU: says how, not what: give one of {', '.join(SAYING_WHAT)}")
-    want = Want(vector.get("PROFILE"), vector.get("MECHANISM"), vector.get("VENDOR"), vector.get("MODEL"),
+    return Want(vector.get("PROFILE"), vector.get("MECHANISM"), vector.get("VENDOR"), vector.get("MODEL"),
                 _number(vector, "FB_MIB"), cards=_number(vector, "CARDS") or 1)
-    wishes = {name.lower(): _word(vector, name, words) for name, words in WISHES.items() if name in vector}
-    return Request(who, (want,), keep="KEEP" in vector and _word(vector, "KEEP", YES_NO) == "yes"), wishes
 
 
 def _number(vector: Vector, name: str) -> Optional[int]:

@@ -42,8 +42,9 @@ def run(argv: list[str]) -> int:
 
 def pre_start(vm: str) -> Iterable[str]:
     """A VM that has no hostpci, and left no binding behind, costs no more than the reading of its configuration."""
-    from pve_gpu_hook import qmconf, scope
+    from pve_gpu_hook import lease, qmconf, scope
     root = _environment(b"KVM_GPU_ROOT")
+    lease.remove(root, vm)      # of a run whose end nobody told us
     conf = qmconf.read(root, vm, _environment(SOURCE))
     if conf is None or conf.keys().isdisjoint(qmconf.HOSTPCI):
         scope.bind(root, vm, {})

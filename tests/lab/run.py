@@ -27,6 +27,7 @@ def run(kept: Kept, checkout: Path, commands: list[list[str]], timeout_s: float,
         folder = Path(name)
         control, disk = folder / "control", folder / "disk"
         control.mkdir()
+        subprocess.run(["make", "-s", "-C", checkout, "install", f"DESTDIR={control}/package"], check=True)
         (control / "env").write_text(f"LAB_DIR={shlex.quote(str(checkout))}\nLAB_MODULES={kept.modules}\n")
         _make_disk(disk)
         deadline = time.monotonic() + timeout_s

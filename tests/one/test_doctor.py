@@ -102,6 +102,19 @@ def test_a_host_with_something_missing(healthy, machine, missing, finding):
     assert list(doctor.host(healthy, *machine("rtx6000x4"))) == [finding]
 
 
+@pytest.mark.parametrize(("conf", "rule", "found"), [
+    ("#dynamic_ownership = 1\n", "", False),
+    ('user = "oneadmin"\ndynamic_ownership = 0\n', 'KERNEL=="vfio", MODE="0666"\n', True),
+    ('user = "oneadmin"\ndynamic_ownership = 0\n', 'SUBSYSTEM=="vfio", OWNER="oneadmin"\n', False),
+], ids=["libvirt gives it away", "nobody does", "udev does"])
+def test_a_gpu_that_qemu_may_not_open(healthy, machine, conf, rule, found):
+    _write(healthy / doctor.QEMU_CONF, conf)
+    _write(healthy / "etc/udev/rules.d/99-vfio.rules", rule)
+    assert list(doctor.host(healthy, *machine("rtx6000x4"))) == [Finding(
+        "this host", "/etc/libvirt/qemu.conf has dynamic_ownership = 0, and no udev rule is for /dev/vfio: QEMU may "
+        "not open its GPU", 'add the rule SUBSYSTEM=="vfio", OWNER="oneadmin", GROUP="kvm"')][:found]
+
+
 @pytest.mark.parametrize(("name", "conf", "both"), [
     ("rtx6000x4", ":filter:\n  - '10de:*:0300'\n:short_address:\n  - '5e:00.0'\n  - '3b:00.0'\n",
      "0000:3b:00.0, 0000:5e:00.0"),

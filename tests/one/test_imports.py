@@ -25,6 +25,6 @@ def test_every_vm_of_the_host_pays_for_this() -> None:
         "one_gpu_driver.processes", "one_gpu_driver.vmm", "operator"}
 
 
-@pytest.mark.parametrize("module", ["helper", "start", "held", "wanted", "vmxml"])
+@pytest.mark.parametrize("module", ["helper", "start", "held", "wanted", "vmxml", "pcislots"])
 def test_a_start_imports_nothing_heavy(module: str) -> None:
     assert imported_by(f"import one_gpu_driver.{module}") & HEAVY <= {"functools"}      # _sqlite3 imports it

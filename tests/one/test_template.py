@@ -46,6 +46,13 @@ def test_an_offer():
     assert requirements(text) == "GPU_SELLABLE_A16_2Q > 0"
 
 
+def test_slots():
+    """oned's own counting takes the place of SCHED_REQUIREMENTS."""
+    text = render("slot", Wish(profile="A16-4Q", cards=2, numa="required"))
+    pci = ("PCI", {"VENDOR": "fff0", "DEVICE": "97d62cf9", "CLASS": "ff00"})
+    assert grammar.parse(text) == [pci, pci, ("GPU_NUMA", "required"), ("GPU_CLOSE", "preferred"), RANK]
+
+
 def test_a_quote_stays_within_its_value():
     text = render("size", Wish(profile='a" ] X = "b'))
     assert dict(grammar.parse(text))["GPU_PROFILE"] == 'a" ] X = "b'
@@ -54,6 +61,7 @@ def test_a_quote_stays_within_its_value():
 @pytest.mark.parametrize(("argv", "message"), [
     (("size",), "template size: give --profile, the size by which it is scheduled"),
     (("offer", "--profile", "A16-2Q"), "template offer: give --offer"),
+    (("slot",), "template slot: give --profile, the size by which it is scheduled"),
     (("sizes", "--sizes", "A16-2Q,b'c"), "template sizes: \"b'c\" cannot stand in a list: it has one of ' , |"),
     (("size", "--profile", "A16-2Q", "--cards", "0", "--numa", "near"),
      "template size: cards: 0 is not between 1 and 16; numa: 'near' is not one of required, preferred, none"),
@@ -102,12 +110,14 @@ def examples():
 def test_the_guide_shows_what_the_commands_print(one_gpu):
     commands = [text for text in examples() if text.startswith("one-gpu template render")]
     shown = [examples()[examples().index(text) + 1] for text in commands]
-    assert len(commands) == 3
+    assert len(commands) == 4
     assert shown == [one_gpu(*command.split()[1:]).out for command in commands]
 
 
 def test_oned_takes_every_template_of_the_guide():
     templates = [text for text in examples() if "=" in text and not text.startswith("one-gpu")]
-    assert len(templates) == 6
-    for text in templates:
+    assert len(templates) == 8
+    required = [text for text in templates if "SCHED_REQUIREMENTS" in dict(grammar.parse(text))]
+    assert len(required) == 6
+    for text in required:
         requirements(text, GPU_PROFILE="A16-4Q")

@@ -16,6 +16,7 @@ from one_gpu_driver.wanted import wanted
 CAPTURES = Path(__file__).parents[1] / "data/opennebula"
 ANN = VmXml("one-42", "ann", "vdi", (), {}, ())
 WHO = Vm("one-42", "ann", ("vdi",))
+HOW = "GPU: says how, not what: give one of OFFER, PROFILE, MECHANISM, VENDOR, MODEL, FB_MIB"
 KEPT = "GPU: none is kept for a VM that is off: OpenNebula does not tell us when such a VM ends"
 OFFERS = (
     Offer("light", Want("A16-4Q"), cpu="shared", groups=("vdi",)),
@@ -63,8 +64,7 @@ def test_flat_attributes_are_one_vector() -> None:
      "GPU: NUMA is none in one vector and required in another"),
     ([{"OFFER": "light"}, {"PROFILE": "b", "CPU": "dedicated"}], {},
      "GPU: CPU is shared in one vector and dedicated in another"),
-    ([{"NUMA": "required"}], {},
-     "GPU: says how, not what: give one of OFFER, PROFILE, MECHANISM, VENDOR, MODEL, FB_MIB"),
+    ([{"NUMA": "required"}], {}, HOW),
 ])
 def test_what_is_refused(gpus: list[dict[str, str]], flat: dict[str, str], why: str) -> None:
     with pytest.raises(RequestError) as refused:
@@ -88,6 +88,31 @@ def test_adopted_devices_come_first(pci: Pci, want: Want) -> None:
     assert wanted(ANN, (), ((pci,),)) == Request(WHO, (want,))
     both = wanted(ANN._replace(gpus=({"PROFILE": "T4-4Q"},)), (), ((pci,),))
     assert both == Request(WHO, (want, Want("T4-4Q")))
+
+
+CARD = (Pci("0000:41:00.4", "0302", None, None, "713"),)
+
+
+def test_slots_come_after_adopted_devices() -> None:
+    both = wanted(ANN._replace(gpus=({"PROFILE": "T4-4Q"},)), (), (CARD,), ("A16-4Q", "A16-4Q"))
+    assert both == Request(WHO, (Want("713", address="0000:41:00.4"), Want("A16-4Q"), Want("A16-4Q"), Want("T4-4Q")))
+
+
+@pytest.mark.parametrize(("cards", "sizes", "wants"), [
+    ((CARD,), (), (Want("713", address="0000:41:00.4"),)), ((), ("A16-4Q",), (Want("A16-4Q"),))],
+    ids=["device", "slot"])
+def test_beside_what_oned_chose_a_vector_may_say_how(
+        cards: tuple[tuple[Pci, ...], ...], sizes: tuple[str, ...], wants: tuple[Want, ...]) -> None:
+    how = {"NUMA": "required", "CPU": "dedicated"}
+    expected = Request(WHO, wants, numa="required", cpu="dedicated")
+    assert wanted(ANN._replace(gpus=(how,)), (), cards, sizes) == expected
+    assert wanted(ANN._replace(flat=how), (), cards, sizes) == expected
+
+
+def test_beside_what_oned_chose_a_number_needs_a_size() -> None:
+    with pytest.raises(RequestError) as refused:
+        wanted(ANN._replace(flat={"CARDS": "2"}), (), (), ("A16-4Q",))
+    assert refused.value.message == HOW
 
 
 # ---- vm.xml ----------------------------------------------------------------------------------------

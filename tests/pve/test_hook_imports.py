@@ -20,7 +20,7 @@ def imported_by(code: str) -> set[str]:
 
 
 @pytest.mark.parametrize(("phase", "modules"), [
-    ("pre-start", {"files", "qmconf", "scope"}), ("post-start", {"files", "lease"}), ("pre-stop", set()),
+    ("pre-start", {"files", "lease", "qmconf", "scope"}), ("post-start", {"files", "lease"}), ("pre-stop", set()),
     ("post-stop", {"files", "lease"}),
 ])
 def test_every_vm_of_the_node_pays_for_this(phase: str, modules: set[str]) -> None:

@@ -134,7 +134,7 @@ class Remote:
         return sorted(path.name for path in (self.host.root / "run/kvm-gpu-one").glob("*"))
 
     def _argv(self, capture: Capture) -> list[str]:
-        return [word.replace("/var/lib/one/datastores", str(self.datastores)) for word in capture.argv]
+        return [re.sub("^/var/lib/one/+datastores", str(self.datastores), word) for word in capture.argv]
 
     def _script(self, path: Path, text: str) -> None:
         path.write_text(text)

@@ -150,8 +150,8 @@ def test_a_full_host_says_why_and_names_no_other_vm(remote: Remote) -> None:
     for vm in range(4):
         assert remote.host.run("claim", "--vm", f"one-{vm + 1}", "--profile", "A16-16Q").code == 0
     done = remote.run(PLAIN.asking("<GPU><PROFILE>A16-16Q</PROFILE></GPU>"))
-    assert done.err.splitlines()[1:5] == [
-        f"INFO: GPU 0000:{25 + board}:00.0: fully used" for board in range(4)]
+    assert done.err.splitlines()[1:6] == [
+        *(f"INFO: GPU 0000:{25 + board}:00.0: fully used" for board in range(4)), "INFO: host: none free"]
 
 
 def test_the_lock_is_held(remote: Remote) -> None:
@@ -171,6 +171,16 @@ def test_the_helper_may_not_run(remote: Remote) -> None:
     done = remote.run(GPU)
     assert done == (1, "", "the GPU driver may not run its helper on this host\nINFO: sudo: a password is required\n")
     assert (remote.stock_ran(), states(remote.host)) == (False, [])
+
+
+@pytest.mark.parametrize(("cards", "code", "told"), [
+    ("1", 0, []), ("0", 2, ["GPU: CARDS = '0' is not a number above 0"])], ids=["given", "refused"])
+def test_sudo_complains_and_runs_the_helper(remote: Remote, cards: str, code: int, told: list[str]) -> None:
+    """As on a host whose own name does not resolve: that is no reason for the user."""
+    remote.replace_sudo(f"echo 'sudo: unable to resolve host node7' >&2; shift 2; exec {HELPER} \"$@\"")
+    done = remote.run(PLAIN.asking(f"<GPU><PROFILE>A16-4Q</PROFILE><CARDS>{cards}</CARDS></GPU>"))
+    assert (done.code, done.out) == (code, "")
+    assert done.err.splitlines() == ["WARN: sudo: unable to resolve host node7", *told]
 
 
 def test_vm_xml_cannot_be_written(remote: Remote) -> None:

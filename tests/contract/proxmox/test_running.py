@@ -193,5 +193,6 @@ def test_a_vm_that_lost_its_device_loses_its_binding(node: Node) -> None:
     node.cleanup(104)
     assert node.dropin(104) == {"AllowedMemoryNodes": "1"}
     node.vm(104, "cores: 2\n")
-    assert node.hook(104, "pre-start") == (0, "", "")
+    for phase in ("pre-start", "post-start", "post-stop"):
+        assert node.hook(104, phase) == (0, "", "")
     assert node.dropin(104) == {}

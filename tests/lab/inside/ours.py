@@ -68,7 +68,7 @@ def killed(at: int, *argv: str) -> Answer:
 
 def reconcile() -> list[str]:
     done = run("--json", "reconcile")
-    assert (done.code, done.err) == (0, "")
+    assert (done.code, done.err) == (0, ""), done
     sentences: list[str] = done.json["done"]
     return sentences
 
