@@ -5,7 +5,7 @@ from kvm_gpu.model import Device, Hold, Placement, Use
 
 DATA = Path(__file__).parent / "data"
 OPENNEBULA = {file.stem: file.read_bytes() for file in sorted((DATA / "opennebula").glob("*.xml"))
-              if not file.stem.endswith(".vm")}
+              if not file.stem.endswith((".vm", "-gpu-slot"))}     # a slot is a device to OpenNebula alone
 BY_HAND = {file.stem: file.read_bytes() for file in sorted((DATA / "domains").glob("*.xml"))}
 BY_HAND["cdata-crlf"] = BY_HAND["cdata"].replace(b"\n", b"\r\n")
 SAMPLES = {**OPENNEBULA, **BY_HAND}

@@ -56,8 +56,8 @@ class Node:
         (self.root / f"etc/pve/nodes/{node}/qemu-server/{vm}.conf").write_text(text)
 
     def mapping(self, name: str, *paths: str, others: str = "") -> None:
-        """A section as PVE::SectionConfig writes it, with what PVE::Mapping::PCI compares with sysfs. `others`: lines of
-        other nodes."""
+        """A section as PVE::SectionConfig writes it, with what PVE::Mapping::PCI compares with sysfs.
+        `others`: lines of other nodes."""
         maps = "".join(f"\tmap {self._identity(path)},node={NAME},path={path}\n" for path in paths)
         mdev = "\tmdev 1\n" if any(self._is_mediated(path) for path in paths) else ""
         with (self.root / "etc/pve/mapping/pci.cfg").open("a") as file:
