@@ -1,42 +1,36 @@
 """What people see: the same functions as jsonout.py, as text.
 
-Tables are laid out by rich, imported where one is drawn: `claim`, `inject`, `release` and `explain` draw none.
+`claim`, `inject`, `release` and `explain` draw no table, and so do not import rich.
 """
 from __future__ import annotations
 
-import posix
-import sys
 from time import localtime, strftime
 
 from kvm_gpu.claims import wanted
 from kvm_gpu.cpulist import format_cpus
-from kvm_gpu.errors import HostError
 from kvm_gpu.model import Attribute, Command, Driver
+from kvm_gpu.tables import table
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable
-    from typing import Final, Optional
+    from typing import Optional
 
     from kvm_gpu.capacity import Row
     from kvm_gpu.errors import GpuError
     from kvm_gpu.ledgerrows import Claim, Event
     from kvm_gpu.model import Action, Board, Decision, Device, Host, NumaNode, Refusal, Request, Use
 
-GAP: Final = 2              # between columns
-SENTENCE: Final = 32
-UNLIMITED: Final = 10_000   # for pipes
-
 
 def inventory(host: Host) -> str:
-    boards = _table(("BOARD", "MODEL", "NODE", "DRIVER", "LAYOUT", "SLOTS", "ALSO", "TROUBLE"),
+    boards = table(("BOARD", "MODEL", "NODE", "DRIVER", "LAYOUT", "SLOTS", "ALSO", "TROUBLE"),
                     map(_board, host.boards), "No GPU on this host.", rare=("ALSO", "TROUBLE"))
-    nodes = _table(("NODE", "CPUS", "MEMORY", "FREE", "HUGE PAGES"), map(_node, host.nodes), "No NUMA node.")
+    nodes = table(("NODE", "CPUS", "MEMORY", "FREE", "HUGE PAGES"), map(_node, host.nodes), "No NUMA node.")
     return f"{boards}\n{nodes}"
 
 
 def capacity(rows: tuple[Row, ...]) -> str:
-    table = _table(
+    drawn = table(
         ("BOARD", "MODEL", "NODE", "MECHANISM", "PROFILE", "TOTAL", "TAKEN", "FREE", "SELLABLE",
          "FOREIGN", "STUCK", "RETIRING", "NOT RESTORED", "STRANDED", "WHY"),
         ((row.board, row.model, row.numa_node, row.mechanism, row.profile, row.total, row.taken, row.free,
@@ -44,7 +38,7 @@ def capacity(rows: tuple[Row, ...]) -> str:
           row.why)
          for row in rows), "Nothing to give on this host.",
         rare=("FOREIGN", "STUCK", "RETIRING", "NOT RESTORED", "STRANDED", "WHY"))
-    return table + ("\nThe rows of one board are alternatives: do not add them up.\n" if rows else "")
+    return drawn + ("\nThe rows of one board are alternatives: do not add them up.\n" if rows else "")
 
 
 def decision(made: Decision) -> str:
@@ -70,7 +64,7 @@ def refused(request: Request, refusal: Refusal) -> str:
 
 
 def claims(held: Iterable[tuple[Claim, tuple[Device, ...]]]) -> str:
-    return _table(
+    return table(
         ("VM", "OWNER", "STATE", "KEEP", "SLOTS", "PROFILES", "SINCE", "CLAIM", "NOTE"),
         ((claim.vm, claim.user, claim.state, "yes" if claim.keep else None,
           " ".join(device.hold.slot for device in devices), " ".join(device.hold.profile for device in devices),
@@ -89,7 +83,7 @@ def show(claim: Claim, devices: tuple[Device, ...], uses: tuple[Use, ...], actio
 
 
 def events(happened: tuple[Event, ...]) -> str:
-    return _table(("TIME", "VM", "EVENT", "DETAIL", "CLAIM"),
+    return table(("TIME", "VM", "EVENT", "DETAIL", "CLAIM"),
                   ((_time(event.time), event.vm, event.event, event.detail, event.claim) for event in happened),
                   "Nothing has happened yet.", rare=("CLAIM",))
 
@@ -163,51 +157,3 @@ def _kib(kib: int) -> str:
 
 def _lines(*lines: str) -> str:
     return "".join(line + "\n" for line in lines)
-
-
-def _table(head: tuple[str, ...], rows: Iterable[tuple[object, ...]], empty: str, rare: tuple[str, ...] = ()) -> str:
-    """The rows below their head, or the sentence `empty`. Columns named in `rare` are left out where no row says
-    anything there. Raises HostError where rich is not installed."""
-    columns = [(name, cells) for name, cells in zip(head, zip(*rows, strict=True), strict=False)
-               if name not in rare or any(cells)]
-    return _draw(columns) if columns else empty + "\n"
-
-
-def _draw(columns: list[tuple[str, tuple[object, ...]]]) -> str:
-    if sys.flags.no_site:       # the entry script runs without site; from here on time matters less
-        import site
-        site.main()
-    try:
-        from rich.console import Console
-        from rich.table import Table
-    except ImportError:
-        raise HostError("tables need the Python package rich", "apt install python3-rich, or use --json") from None
-    table = Table(box=None, pad_edge=False, padding=(0, GAP, 0, 0))
-    needed = 0
-    for name, cells in columns:
-        numbers = all(cell is None or isinstance(cell, int) for cell in cells)
-        narrowest = _narrowest((name, *map(_cell, cells)))
-        table.add_column(name, justify="right" if numbers else "left", overflow="fold", min_width=narrowest)
-        needed += narrowest + GAP
-    for row in zip(*(cells for _, cells in columns), strict=True):
-        table.add_row(*map(_cell, row))
-    terminal = posix.isatty(1)
-    console = Console(force_terminal=terminal, markup=False, highlight=False, emoji=False)
-    console.width = max(console.width, needed) if terminal else UNLIMITED
-    with console.capture() as drawn:
-        console.print(table)
-    return _lines(*(line.rstrip() for line in drawn.get().splitlines()))
-
-
-def _narrowest(cells: tuple[str, ...]) -> int:
-    """Columns that these need: no word is broken, an address least of all, and a sentence keeps some room. A terminal
-    that is narrower still breaks the lines itself."""
-    words = max(len(word) for cell in cells for word in cell.split(" "))
-    return max(words, min(SENTENCE, max(map(len, cells))))
-
-
-def _cell(value: object) -> str:
-    """Control characters in names that users chose must not reach a terminal."""
-    if value is None or value == "":
-        return "-"
-    return "".join(character if character.isprintable() else "?" for character in str(value))

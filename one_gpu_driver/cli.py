@@ -74,7 +74,7 @@ def show_fleet(given: argparse.Namespace) -> int:
     if given.json:
         print(fleet.as_json(sizes, trouble), end="")
         return 0
-    print(fleet.table(sizes) if sizes else "No host has a GPU to give.\n", end="")
+    print(fleet.shown(sizes), end="")
     for text in trouble:
         print(text, file=sys.stderr)
     return 0

@@ -9,6 +9,7 @@ import re
 from collections.abc import Iterable, Iterator
 from typing import Any, Final, NamedTuple
 
+from kvm_gpu.tables import table
 from one_gpu_driver.cloud import CloudHost
 
 FORMAT: Final = "kvm-gpu/1"
@@ -46,22 +47,11 @@ def troubles(hosts: Iterable[CloudHost]) -> tuple[str, ...]:
     return tuple(f"{name}: {text}" for name, text in told if text)
 
 
-def table(sizes: tuple[Size, ...]) -> str:
+def shown(sizes: tuple[Size, ...]) -> str:
     """For people."""
-    from rich.console import Console
-    from rich.table import Table
-    drawn = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
-    drawn.add_column("SIZE", overflow="fold")
-    drawn.add_column("MODEL", overflow="fold")
-    drawn.add_column("HOST" if sizes and sizes[0].host else "HOSTS", overflow="fold")
-    for name in ("TOTAL", "TAKEN", "FREE", "SELLABLE"):
-        drawn.add_column(name, justify="right")
-    for size in sizes:
-        drawn.add_row(size.profile, size.model, size.host or str(size.hosts), *map(str, size[4:]))
-    console = Console(width=10_000, markup=False, highlight=False, emoji=False)
-    with console.capture() as text:
-        console.print(drawn)
-    return "".join(line.rstrip() + "\n" for line in text.get().splitlines())
+    head = ("SIZE", "MODEL", "HOST" if sizes and sizes[0].host else "HOSTS", "TOTAL", "TAKEN", "FREE", "SELLABLE")
+    rows = [(size.profile, size.model, size.host or size.hosts, *size[4:]) for size in sizes]
+    return table(head, rows, "No host has a GPU to give.")
 
 
 def as_json(sizes: Iterable[Size], trouble: Iterable[str]) -> str:

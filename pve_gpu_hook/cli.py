@@ -128,7 +128,7 @@ def show_fleet(given: argparse.Namespace) -> int:
     if given.json:
         print(fleet.as_json(sizes, trouble), end="")
         return 0
-    print(fleet.table(sizes) if sizes else "No node has a GPU to give.\n", end="")
+    print(fleet.shown(sizes), end="")
     _complain(trouble)
     return 0
 

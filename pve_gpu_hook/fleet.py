@@ -14,6 +14,7 @@ from typing import Any, Final, NamedTuple
 from kvm_gpu import claims
 from kvm_gpu.errors import GpuError, HostError
 from kvm_gpu.site import Site
+from kvm_gpu.tables import table
 from pve_gpu_hook.cluster import Node
 
 FORMAT: Final = "kvm-gpu/1"
@@ -55,21 +56,11 @@ def summed(sizes: Iterable[Size]) -> tuple[Size, ...]:
     return tuple(Size(profile, rows[0].model, None, len(rows), *_sums(rows)) for profile, rows in by_profile.items())
 
 
-def table(sizes: tuple[Size, ...]) -> str:
+def shown(sizes: tuple[Size, ...]) -> str:
     """For people."""
-    from rich.console import Console
-    from rich.table import Table
-    drawn = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
-    for name in ("SIZE", "MODEL", "NODE" if sizes and sizes[0].node else "NODES"):
-        drawn.add_column(name, overflow="fold")
-    for name in ("TOTAL", "TAKEN", "FREE", "SELLABLE"):
-        drawn.add_column(name, justify="right")
-    for size in sizes:
-        drawn.add_row(size.profile, size.model, size.node or str(size.nodes), *map(str, size[4:]))
-    console = Console(width=10_000, markup=False, highlight=False, emoji=False)
-    with console.capture() as text:
-        console.print(drawn)
-    return "".join(line.rstrip() + "\n" for line in text.get().splitlines())
+    head = ("SIZE", "MODEL", "NODE" if sizes and sizes[0].node else "NODES", "TOTAL", "TAKEN", "FREE", "SELLABLE")
+    rows = [(size.profile, size.model, size.node or size.nodes, *size[4:]) for size in sizes]
+    return table(head, rows, "No node has a GPU to give.")
 
 
 def as_json(sizes: Iterable[Size], trouble: Iterable[str]) -> str:

@@ -7,7 +7,8 @@ from typing import NamedTuple
 
 from tests.lab import kept, machine
 
-TOOLS = (machine.QEMU, "busybox", "cpio", "gcc", "libvirtd", "make", "mkfs.ext4", "modprobe", "virsh", "xz", "zstd")
+TOOLS = (machine.QEMU, "busybox", "cpio", "gcc", "libvirtd", "make", "mkfs.ext4", "modprobe", "systemd-run", "virsh",
+         "xz", "zstd")
 
 
 class Found(NamedTuple):

@@ -23,8 +23,8 @@ def fleet(oned):
 def test_sizes_over_all_hosts(fleet, one_gpu):
     assert one_gpu("fleet") == (0, (
         "SIZE     MODEL  HOSTS  TOTAL  TAKEN  FREE  SELLABLE\n"
-        "A16-4Q   a16    3         48     21    13        11\n"
-        "A16-16Q  a16    1          4      0     3         3\n"), "")
+        "A16-4Q   a16        3     48     21    13        11\n"
+        "A16-16Q  a16        1      4      0     3         3\n"), "")
 
 
 def test_a_row_for_each_host(fleet, one_gpu):

@@ -8,7 +8,7 @@ from time import mktime
 
 import pytest
 
-from kvm_gpu import jsonout, render
+from kvm_gpu import jsonout, render, tables
 from kvm_gpu.errors import HostError
 from kvm_gpu.ledgerrows import Claim, Event
 from kvm_gpu.model import (
@@ -90,7 +90,7 @@ def test_capacity_leaves_out_columns_that_say_nothing():
 
 
 def test_a_narrow_terminal_breaks_no_address(monkeypatch):
-    monkeypatch.setattr(render.posix, "isatty", lambda descriptor: True)
+    monkeypatch.setattr(tables.posix, "isatty", lambda descriptor: True)
     monkeypatch.setenv("COLUMNS", "60")
     why = "its PCI domain has more than 16 bits, which no hypervisor takes"
     row = ROW._replace(board="10000:00:02.0", mechanism="vf", why=why)

@@ -122,6 +122,12 @@ def vcpus(pid: int) -> dict[int, str]:
     return found
 
 
+def allowed(pid: int) -> set[tuple[str, str]]:
+    """(CPUs, memory nodes) to which the kernel holds its threads."""
+    return {(status(task, "Cpus_allowed_list"), status(task, "Mems_allowed_list"))
+            for task in Path(f"/proc/{pid}/task").iterdir()}
+
+
 def status(process: Path, field: str) -> str:
     lines = (line.partition(":") for line in read(process / "status").splitlines())
     return next(value.strip() for name, _, value in lines if name == field)
