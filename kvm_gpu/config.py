@@ -32,7 +32,8 @@ def load(config_dir: str, run: str) -> Config:
     if rows is not None:
         return _rebuilt(rows, stamp)
     from kvm_gpu import configfile
-    config = configfile.read(stamp)
+    toml = tuple(seen for seen in stamp if not seen[0].endswith("/" + TYPES))
+    config = configfile.read(toml)._replace(stamp=stamp)
     private.store(run + "/config", (FORMAT, stamp), config[:-1])
     return config
 

@@ -5,7 +5,6 @@ import tomllib
 from itertools import pairwise
 
 from kvm_gpu import tomllines
-from kvm_gpu.config import TYPES
 from kvm_gpu.cpulist import parse_cpus
 from kvm_gpu.errors import HostError
 from kvm_gpu.model import CardLayout, Config, HostLayout, Offer, Policy, Want
@@ -35,7 +34,6 @@ if TYPE_CHECKING:
 ORDERS: Final[tuple[Order, ...]] = ("pack", "spread", "keep-whole")
 FILES: Final = ("config.toml", "offers.toml")
 ADAPTERS: Final = ("opennebula.toml",)      # each read by its adapter
-ELSEWHERE: Final = (*ADAPTERS, TYPES)
 MAX_DEADLINE_S: Final = 86400
 MAX_HELD_BACK: Final = 4096
 NAME_LIMIT: Final = 64
@@ -55,7 +53,7 @@ def read(stamp: Stamp) -> Config:
             config = config._replace(**_checked(path, _settings, complaints) or {})
         elif name == "offers.toml":
             config = config._replace(offers=_checked(path, _offers, complaints) or ())
-        elif name not in ELSEWHERE:
+        elif name not in ADAPTERS:
             complaints.append(f"{path}: unknown file{did_you_mean(name, FILES + ADAPTERS)}")
     layouts.sort(key=lambda layout: layout.name)
     twice = [one.name for one, other in pairwise(layouts) if one.name == other.name]
