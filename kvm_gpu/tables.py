@@ -34,7 +34,7 @@ def _draw(columns: list[tuple[str, tuple[object, ...]]]) -> str:
     except ImportError:
         raise HostError("tables need the Python package rich", "apt install python3-rich, or use --json") from None
     made = Table(box=None, pad_edge=False, padding=(0, GAP, 0, 0))
-    terminal, needed = posix.isatty(1), 0
+    terminal, needed = _is_terminal(), 0
     for name, cells in columns:
         numbers = all(cell is None or isinstance(cell, int) for cell in cells)
         narrowest = _narrowest((name, *map(_cell, cells)))
@@ -48,6 +48,12 @@ def _draw(columns: list[tuple[str, tuple[object, ...]]]) -> str:
     with console.capture() as drawn:
         console.print(made)
     return "".join(line.rstrip() + "\n" for line in drawn.get().splitlines())
+
+
+def _is_terminal() -> bool:
+    """Whether lines are to fit somebody's window. rich takes every dumb terminal to be 80 columns wide and cuts."""
+    from os import environ
+    return posix.isatty(1) and environ.get("TERM") not in ("dumb", "unknown")
 
 
 def _narrowest(cells: tuple[str, ...]) -> int:

@@ -92,6 +92,7 @@ def test_capacity_leaves_out_columns_that_say_nothing():
 def test_a_narrow_terminal_breaks_no_address(monkeypatch):
     monkeypatch.setattr(tables.posix, "isatty", lambda descriptor: True)
     monkeypatch.setenv("COLUMNS", "60")
+    monkeypatch.setenv("TERM", "xterm")
     why = "its PCI domain has more than 16 bits, which no hypervisor takes"
     row = ROW._replace(board="10000:00:02.0", mechanism="vf", why=why)
     drawn = [line.rstrip() for line in re.sub("\x1b\\[[0-9;]*m", "", render.capacity((row,))).splitlines()]
@@ -99,6 +100,12 @@ def test_a_narrow_terminal_breaks_no_address(monkeypatch):
         "BOARD          MODEL  NODE  MECHANISM  PROFILE  TOTAL  TAKEN  FREE  SELLABLE  WHY",
         "10000:00:02.0  a16       1  vf         A16-4Q       4      2     2         1  its PCI domain has more than 16",
         " " * 78 + "bits, which no hypervisor takes"]
+
+
+def test_a_dumb_terminal_gets_whole_lines(monkeypatch):
+    monkeypatch.setattr(tables.posix, "isatty", lambda descriptor: True)
+    monkeypatch.setenv("TERM", "dumb")
+    assert render.capacity((ROW._replace(why="w" * 200),)).splitlines()[1].endswith("w" * 200)
 
 
 def test_placed():
