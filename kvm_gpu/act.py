@@ -4,7 +4,7 @@ from __future__ import annotations
 from kvm_gpu.apply import apply, stands
 from kvm_gpu.errors import HostError
 from kvm_gpu.holder import boottime
-from kvm_gpu.inuse import InUse, Kept, device_paths
+from kvm_gpu.inuse import InUse, refuse_in_use
 from kvm_gpu.look import functions_of, parts
 
 TYPE_CHECKING = False
@@ -19,9 +19,7 @@ def act(site: Site, decision: Decision, search: Search) -> bool:
     this runs the claim's holder is this process: nobody frees a claim that is being made ready. Raises HostError."""
     assert decision.placement is not None
     try:
-        for device in decision.placement.devices:
-            with Kept(site.sysfs, device_paths(device)):
-                pass        # nobody is inside; others' starts do not look at what is ours in the ledger
+        refuse_in_use(site.sysfs, decision.placement.devices)   # others' starts do not look at what the ledger has
         apply(site.sysfs, decision.actions)
     except InUse as error:
         _drop(site, decision, search, error.message)

@@ -58,6 +58,13 @@ class Kept:
             self._sysfs.let_go(self._held.popitem()[1])
 
 
+def refuse_in_use(sysfs: Sysfs, devices: tuple[Device, ...]) -> None:
+    """Raises InUse for the first of the devices that a VM has open; HostError."""
+    for device in devices:
+        with Kept(sysfs, device_paths(device)):
+            pass
+
+
 def group_of(sysfs: Sysfs, folder: str) -> Optional[int]:
     """IOMMU group of the device in this folder, None without an IOMMU or without the device. Raises HostError."""
     name = sysfs.link(folder + "/iommu_group")

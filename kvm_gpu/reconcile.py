@@ -10,7 +10,7 @@ from time import time
 from kvm_gpu.apply import undo
 from kvm_gpu.errors import HostError
 from kvm_gpu.holder import alive, boottime, holder_of
-from kvm_gpu.inuse import InUse, Kept, device_paths
+from kvm_gpu.inuse import InUse, device_paths, refuse_in_use
 from kvm_gpu.ledgerrows import MAKING_READY
 from kvm_gpu.topology import boot_id
 from kvm_gpu.users import user, vfio_users
@@ -133,9 +133,7 @@ def _take_over(site: Site, claim: Claim) -> bool:
 
 def _undo(site: Site, claim: Claim) -> None:
     """Raises InUse where a VM is inside, HostError where the kernel refuses."""
-    for device in site.ledger.devices(claim.id):
-        with Kept(site.sysfs, device_paths(device)):
-            pass
+    refuse_in_use(site.sysfs, site.ledger.devices(claim.id))
     undo(site.sysfs, site.ledger.actions(claim.id))
 
 

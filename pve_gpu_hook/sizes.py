@@ -13,9 +13,9 @@ from typing import Final, NamedTuple
 from kvm_gpu.model import Board, Layout, Profile, Slot
 from pve_gpu_hook.cluster import Mapping, Pci
 from pve_gpu_hook.qmconf import properties
+from pve_gpu_hook.wanted import MEDIATED
 
 OURS: Final = "Kept by pve-gpu."        # ends the description of a mapping that we may change
-MEDIATED: Final = ("mdev", "nvidia_vfio")
 
 
 class Device(NamedTuple):

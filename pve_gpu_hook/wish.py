@@ -13,7 +13,8 @@ from kvm_gpu.model import Decision, GuestNode, Offer, Request, Vm, Want
 from kvm_gpu.request import check, from_offer
 from kvm_gpu.site import Site
 from pve_gpu_hook.mappingsync import mdev_types
-from pve_gpu_hook.sizes import MEDIATED, mapping_id
+from pve_gpu_hook.sizes import mapping_id
+from pve_gpu_hook.wanted import MEDIATED
 
 PAGES: Final = ("2", "1024")            # MiB; Proxmox VE makes them itself, at each start
 

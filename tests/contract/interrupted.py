@@ -12,29 +12,8 @@ sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)) + "/../..")
 from kvm_gpu import cli
 from kvm_gpu.ledger import Ledger
 from kvm_gpu.sysfs import Sysfs
+from tests.contract.stepping import interrupt
 
-SIGNAL = signal.Signals["SIG" + sys.argv.pop(1)]
-left = int(sys.argv.pop(1))
-
-
-def step():
-    global left
-    left -= 1
-    if left == -1:
-        os.kill(os.getpid(), SIGNAL)
-
-
-def stepping(place, name):
-    call = getattr(place, name)
-
-    def stepped(*values):
-        step()
-        result = call(*values)
-        step()
-        return result
-    setattr(place, name, stepped)
-
-
-for place, name in ((Sysfs, "write"), (Ledger, "_begin"), (Ledger, "_commit"), (cli, "_write")):
-    stepping(place, name)
+number, at = signal.Signals["SIG" + sys.argv.pop(1)], int(sys.argv.pop(1))
+interrupt(number, at, ((Sysfs, "write"), (Ledger, "_begin"), (Ledger, "_commit"), (cli, "_write")))
 cli.main()

@@ -13,28 +13,8 @@ sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)) + "/../../..")
 from kvm_gpu.ledger import Ledger
 from kvm_gpu.sysfs import Sysfs
 from pve_gpu_hook import files, hook
+from tests.contract.stepping import interrupt
 
-left = int(sys.argv.pop(1))
-
-
-def step():
-    global left
-    left -= 1
-    if left == -1:
-        os.kill(os.getpid(), signal.SIGKILL)
-
-
-def stepping(place, name):
-    call = getattr(place, name)
-
-    def stepped(*values):
-        step()
-        result = call(*values)
-        step()
-        return result
-    setattr(place, name, stepped)
-
-
-for place, name in ((Sysfs, "write"), (Ledger, "_begin"), (Ledger, "_commit"), (files, "replace"), (files, "remove")):
-    stepping(place, name)
+interrupt(signal.SIGKILL, int(sys.argv.pop(1)), (
+    (Sysfs, "write"), (Ledger, "_begin"), (Ledger, "_commit"), (files, "replace"), (files, "remove")))
 hook.main()
